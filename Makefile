@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 STAMP := .venv/.ready
+DEMO := .venv/.demo
 
 # Hundreds of programs start in tests and benchmarks: each finds its modules compiled, and none begins
 # threads for matrices that it does not have.
@@ -9,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages test campaigns check format dist demo demo-kafka bench fuzz soak simulate mutants survive crash machines faults attack clean
+.PHONY: help setup packages demo-packages test campaigns check format dist demo demo-kafka bench fuzz soak simulate mutants survive crash machines faults attack clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +22,15 @@ $(STAMP): pyproject.toml
 	$(PY) -m pip install --quiet --upgrade pip
 	$(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,arrow,redis,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
 	@touch $@
+
+# A newcomer's first command installs only what it runs.
+$(DEMO): pyproject.toml
+	@[ -d .venv ] || python3 -m venv .venv
+	@[ $(STAMP) -nt $< ] || $(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,redis,spark,demo]'
+	@touch $@
+
+demo-packages:
+	@.ci/packages $$(command -v java >/dev/null || echo openjdk-17-jre-headless) $(if $(filter redis,$(STORE)),redis-server)
 
 packages: ## Debian packages that tests and benchmarks run against
 	@.ci/packages redis-server beanstalkd rabbitmq-server postgresql nginx-light chromium curl openssl faketime \
@@ -90,7 +100,7 @@ dist: setup ## wheel and sdist, in dist/
 	$(PY) -m build --quiet --no-isolation
 
 STORE := embedded
-demo: setup ## a year of real flights through Spark, the server killed once, ending in an audit (STORE=redis)
+demo: $(DEMO) demo-packages ## a year of real flights through Spark, the server killed once, ending in an audit (STORE=redis)
 	$(PY) -m examples.flights --out report --store $(STORE)
 
 demo-kafka: setup ## the same with Kafka at both ends, a relay killed once
