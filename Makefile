@@ -18,6 +18,7 @@ help: ## list the commands
 setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks .brokers/go ## .venv in the checkout, with everything
 
 $(STAMP): pyproject.toml
+	@echo "setup: Python packages into .venv, some minutes; then Kafka's jars and what tests run against"
 	python3 -m venv .venv
 	$(PY) -m pip install --quiet --upgrade pip
 	$(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,arrow,redis,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
@@ -25,7 +26,7 @@ $(STAMP): pyproject.toml
 
 # A newcomer's first command installs only what it runs.
 $(DEMO): pyproject.toml
-	@[ -d .venv ] || python3 -m venv .venv
+	@[ -d .venv ] || { echo "setup: Python packages into .venv, about a minute"; python3 -m venv .venv; }
 	@[ $(STAMP) -nt $< ] || $(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,redis,spark,demo]'
 	@touch $@
 
@@ -41,6 +42,7 @@ packages: ## Debian packages that tests and benchmarks run against
 .brokers/kafka: bench/kafka/pom.xml
 .brokers/spark: bench/kafka/spark/pom.xml
 .brokers/kafka .brokers/spark: | packages
+	@echo "setup: $@, from Maven"
 	@rm -rf $@
 	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
 	@touch $@
