@@ -263,9 +263,12 @@ async def _done(
             raise InvalidInput(f"{name}: got {len(column)} values, expected {len(given)}")
     what: Any = given[0] if isinstance(given, list) and len(given) == 1 else given
     if call.service.tokens.is_open or not len(given):
+        if call.service.audit is not None and len(given):
+            _mark_change(call, await call.queue.taken_from(given_receipts(given)))
         return await verb(what, **each)
     receipts = given_receipts(given)
     topics = _of_the_callers(call, await call.queue.taken_from(receipts))
+    _mark_change(call, topics)
     # A receipt that is not good now could be by the time of the verb, and another's: it is stale,
     # unless this request has done it before.
     codes = await _outcomes(call, len(receipts))
@@ -278,6 +281,11 @@ async def _done(
         assert isinstance(done, Results)
         codes[good] = done.codes
     return Results(codes)
+
+
+def _mark_change(call: Call, topics: list[str | None]) -> None:
+    """Note for the audit log what is done to schedules by their receipts."""
+    call.mark_change(sorted({topic for topic in topics if topic is not None}))
 
 
 async def _outcomes(call: Call, count: int) -> U8:
