@@ -63,6 +63,8 @@ async def take(call: Call) -> Answer:
             raise InvalidInput(f"topics: got {len(topics)} beside ids, expected one topic")
         how: dict[str, Any] = {"lease": lease, "owner": ask.owner, "versions": ask.versions}
         async with call.large_takes:
+            # Rights may have ended while it waited.
+            call.allow(topics)
             batch = await call.queue.take_ids(topics[0], ask.ids, **how)
     elif ask.versions is not None:
         raise InvalidInput("versions: got them without ids, expected both")
@@ -81,6 +83,7 @@ async def _take_due(
     if not wait_ms or not call.queue.would_wait(topics, ask.limit):
         if ask.limit > _LARGE_LIMIT:
             async with call.large_takes:
+                call.allow(topics)
                 batch = await take()
         else:
             batch = await take()
