@@ -33,6 +33,7 @@ _MOST_S = 60.0
 _MOST_TURN_S = 0.1
 #: The longest refusal: what came is not said again.
 _MOST_REFUSAL_BYTES = 20_000
+_MOST_READ_BYTES = 100_000
 #: What says that the store, the disk or the memory cannot, or the server drains.
 _DOCUMENTED = (503, 507)
 
@@ -140,10 +141,11 @@ async def _fill(queue):
 
 
 def _read(sock):
+    """Return the beginning of an answer, which may be a whole store, when all of it has come."""
     said = b""
     with contextlib.suppress(ConnectionResetError):
         while data := sock.recv(1 << 20):
-            said += data
+            said += data[: _MOST_READ_BYTES - len(said)]
     return said
 
 
