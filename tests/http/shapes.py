@@ -138,7 +138,7 @@ class Shapes:
             "accept: text/nonsense;q=0.5, */*",
             "expect: 100-continue",
             "content-encoding: gzip",
-            "origin: http://example.com",
+            "origin: http://example.org",
             "authorization: Bearer x",
             "sec-fetch-site: cross-site",
             "x: " + "y" * chance.choice((1, 1_000, _MOST_HEAD_BYTES // 2)),
