@@ -456,6 +456,52 @@ def test_a_job_that_may_not_be_reserved_waits_as_it_did(settings):
         assert 3590 < int(stats["time-left"]) <= 3600
 
 
+HELD_BACK = {
+    "paused": ({"paused": True}, {}),
+    "most_leased": ({"most_leased": 1}, {}),
+    "rate": ({"rate": 1}, {}),
+    "ordered": ({"ordered": True}, {"key": "k"}),
+}
+
+
+@pytest.mark.parametrize("state", ["buried", "ready", "delayed"])
+@pytest.mark.parametrize("limit", HELD_BACK)
+def test_a_job_that_is_held_back_is_left_as_it_is(limit, state):
+    settings, more = HELD_BACK[limit]
+    if limit == "rate" and state != "buried":
+        pytest.skip("it may be taken when a second has passed")
+    with Served() as served, Line(served.number) as line:
+        queue, get = served.queue, lambda: served.call(served.queue.get("default", "held"))
+
+        async def bury() -> None:
+            await queue.bury(await queue.take("default"), reason="of old", priority=9)
+
+        served.call(queue.put("default", b"x", id="held", **more))
+        if state == "buried":
+            served.call(bury())
+        served.call(queue.put("default", b"y", id="first", priority=1, **more))
+        if state == "delayed":
+            served.call(queue.reschedule("default", "held", delay="1h"))
+        # Another one of the key, or as many as may be, is taken.
+        served.call(queue.take("default"))
+        served.call(queue.configure("default", **settings))
+        before = get()
+        assert line.ask(b"reserve-job %d\r\n" % before.number) == b"NOT_FOUND\r\n"
+        assert get() == before
+
+
+def test_a_buried_job_of_a_topic_with_a_limit_is_reserved_where_there_is_room():
+    with Served() as served, Line(served.number) as line:
+        served.call(served.queue.configure("default", most_leased=2, fair=True))
+        for _ in range(2):
+            line.put(b"x")
+        line.reserve()
+        number = line.reserve()[0]
+        assert line.ask(b"bury %d 0\r\n" % number) == b"BURIED\r\n"
+        reply = line.ask(b"reserve-job %d\r\n" % number)
+        assert reply == b"RESERVED %d 1\r\nx\r\n" % number
+
+
 def test_a_kick_brings_back_as_many_as_are_asked_for_however_large():
     with Served() as served, Line(served.number) as line:
 

@@ -1,12 +1,19 @@
 """Columns of Arrow of other programs: what is meant is put, the rest is refused by name."""
 
+import asyncio
+import subprocess
+import sys
 import uuid
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
+import msgspec
 import pyarrow as pa
 import pytest
 
+from dwell.server.http import arrow
+from dwell.server.http.putrows import Times, one_by_one
+from dwell.server.http.schemas.requests import NewMessage
 from tests.http.test_http_api import ARROW, calling, stream_of
 
 AT = datetime(2100, 1, 1, tzinfo=UTC)
@@ -160,3 +167,46 @@ async def test_a_span_means_the_same_in_every_unit(unit):
         )
         (message,) = (await caller.get("/v1/topics/t/messages?state=ready"))["messages"]
         assert message["lease_ms"] == 90_000
+
+
+def test_what_arrow_loads_at_its_first_use_is_loaded_with_it():
+    """An array looks for pandas, which takes half a second where it is there."""
+    code = (
+        "import asyncio, sys; from dwell.server.http import tables;"
+        "asyncio.run(tables.loaded()); before = set(sys.modules);"
+        "pa = tables.pyarrow(); pa.table({'a': pa.array(['x'])}); print(set(sys.modules) - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+async def turns_of(work):
+    """Return how many turns of the event loop others have while something is done."""
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.ensure_future(count())
+    await work
+    counting.cancel()
+    return turns
+
+
+async def test_messages_with_many_headers_are_written_in_many_turns():
+    headers = {f"{n:03}": "v" for n in range(256)}
+    async with calling() as caller:
+        queue = caller.server.queue
+        await queue.put_many("t", ["x"] * 400, headers=[headers] * 400)
+        batch = await queue.peek("t", 400)
+        # A turn has some ten thousand headers.
+        assert await turns_of(arrow.messages(batch)) >= 15
+        data, count = await arrow.messages(batch, 100_000)
+        assert 0 < count < 400
+        assert len(data) < 1_000_000
+        rows = [NewMessage(body=b'"x"', headers=msgspec.Raw(msgspec.json.encode(headers)))] * 400
+        bodies, times = [b"x"] * 400, Times(queue.clock.now_ms(), ())
+        assert await turns_of(one_by_one("t", rows, bodies, times)) >= 12

@@ -203,6 +203,46 @@ async def test_what_is_done_to_the_messages_that_are_schedules_is_a_line(tmp_pat
         await until_async(lambda: len(logs.of("audit")) == 6)
 
 
+ENDS = {"ack": {}, "release": {}, "touch": {"lease_ms": 9000}, "bury": {}}
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["tokens", "open"])
+@pytest.mark.parametrize("verb", ENDS)
+async def test_what_is_done_to_a_schedule_by_its_receipt_is_a_line(tmp_path, verb, is_open):
+    async with calling(tokens=None if is_open else tokens_in(tmp_path)) as caller:
+        logs = Logs(caller.server.service, tmp_path)
+        head = {} if is_open else {"authorization": "Bearer root"}
+        for topic in ("t", "dwell:schedules"):
+            await caller.server.queue.put(topic, "{}", id="n")
+            taken = await caller.server.queue.take(topic)
+            receipts = [taken[0].receipt]
+            ask = {"receipts": receipts, **ENDS[verb]}
+            await caller.ask("POST", f"/v1/{verb}", ask, **head)
+            await caller.ask("POST", "/v1/taken", {"receipts": receipts}, **head)
+            assert caller.status == 200
+        await until_async(lambda: len(logs.of("access")) == 4 and logs.of("audit"))
+        (line,) = logs.of("audit")
+        assert (line["endpoint"], line["topics"]) == (f"POST /v1/{verb}", ["dwell:schedules"])
+        logs.stop()
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["tokens", "open"])
+async def test_a_schedule_that_is_finished_by_command_is_a_line(tmp_path, is_open):
+    async with calling(tokens=None if is_open else tokens_in(tmp_path)) as caller:
+        head = {} if is_open else {"authorization": "Bearer root"}
+        for topic in ("t", "dwell:schedules"):
+            await caller.server.queue.put(topic, "{}", id=f"of {topic}")
+            await caller.ask("POST", "/command", {"command": "pop", "topic": topic}, **head)
+        logs = Logs(caller.server.service, tmp_path)
+        for topic in ("t", "dwell:schedules"):
+            ask = {"command": "finish", "id": f"of {topic}"}
+            assert (await caller.ask("POST", "/command", ask, **head))["success"]
+        await until_async(lambda: len(logs.of("access")) == 2 and logs.of("audit"))
+        (line,) = logs.of("audit")
+        assert line["topics"] == ["dwell:schedules"]
+        logs.stop()
+
+
 async def test_long_words_make_no_long_line(tmp_path):
     async with logging(tmp_path) as (ask, caller, logs):
         filter_ = {"headers": {f"h{n}": "\x00\n" * 500 for n in range(10)}}
@@ -224,6 +264,31 @@ def test_a_schedule_that_is_deleted_as_a_job_is_a_line(tmp_path):
         until(lambda: logs.of("audit"))
         (told,) = logs.of("audit")
         assert (told["endpoint"], told["topic"]) == ("delete", "dwell:schedules")
+        logs.stop()
+
+
+@pytest.mark.parametrize(
+    ("verb", "command", "reply"),
+    [
+        ("delete", b"delete %d", b"DELETED"),
+        ("release", b"release %d 0 0", b"RELEASED"),
+        ("bury", b"bury %d 0", b"BURIED"),
+    ],
+)
+def test_a_reserved_job_that_is_a_schedule_is_a_line(tmp_path, verb, command, reply):
+    with BeanstalkServed() as served:
+        logs = Logs(served.service, tmp_path)
+        served.call(served.queue.put("dwell:schedules", b"{}", id="n"))
+        job = served.call(served.queue.get("dwell:schedules", "n")).number
+        with Line(served.number) as line:
+            line.put()
+            for number in (line.reserve()[0], job):
+                line.ask(b"reserve-job %d\r\n" % number)
+                assert line.ask(command % number + b"\r\n").startswith(reply)
+        until(lambda: len(logs.of("audit")) == 2)
+        for told, endpoint in zip(logs.of("audit"), ("reserve-job", verb), strict=True):
+            assert (told["endpoint"], told["topic"]) == (endpoint, "dwell:schedules")
+            assert told["jobs"] == [job]
         logs.stop()
 
 

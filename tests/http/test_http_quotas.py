@@ -206,6 +206,46 @@ async def test_the_job_protocol_and_schedules_have_the_quota(tmp_path):
         assert (await ask("a", "/v1/schedules/n", {"priority": 1}, "PATCH"))[0] == 200
 
 
+async def test_bodies_of_schedules_have_the_quota(tmp_path):
+    async with tenants(tmp_path, "stored_bytes = 100000") as (ask, server):
+        schedule = {"topic": "a.t", "body": "x" * 21_000, "every": "1h"}
+        puts = [ask("a", f"/v1/schedules/{n}", schedule, "PUT") for n in range(9)]
+        # In the store a body is in base64, so that it is 28,000 bytes long.
+        assert [status for status, _ in await asyncio.gather(*puts)].count(200) == 3
+        # What was brought is what a look finds, so it counts on.
+        for _ in range(3):
+            server.service.quotas._looks._good_until_s = 0.0
+            status, answer = await ask("a", "/v1/schedules/more", schedule, "PUT")
+            assert status == 507
+            assert answer["detail"].startswith("quota stored_bytes of token a: got 11")
+            assert (await ask("a", "/v1/topics/a.t/messages", {"body": "x" * 30_000}))[0] == 507
+        large = {
+            "topic": "a.t",
+            "body": "x",
+            "every": "1h",
+            "headers": {str(n): "x" * 1000 for n in range(16)},
+        }
+        assert (await ask("a", "/v1/schedules/more", large, "PUT"))[0] == 507
+        found = (await ask("b", "/v1/schedules", method="GET"))[1]["schedules"]
+        assert len(found) == 3
+
+
+async def test_a_schedule_that_is_replaced_counts_by_what_it_grows(tmp_path):
+    async with tenants(tmp_path, "stored_bytes = 100000") as (ask, server):
+        schedule = {"topic": "a.t", "body": "x" * 45_000, "every": "1h"}
+        where = "/v1/schedules/n"
+        assert (await ask("a", where, schedule, "PUT"))[0] == 200
+        for at in range(9):
+            assert (await ask("a", where, {**schedule, "priority": at}, "PUT"))[0] == 200
+            assert (await ask("a", where, {"body": f"{at:045000}"}, "PATCH"))[0] == 200
+        large = {"body": "x" * 90_000}
+        assert (await ask("a", where, {**schedule, **large}, "PUT"))[0] == 507
+        assert (await ask("a", where, large, "PATCH"))[0] == 507
+        assert (await ask("a", where, method="DELETE"))[0] == 200
+        server.service.quotas._looks._good_until_s = 0.0
+        assert (await ask("a", "/v1/topics/a.t/messages", large))[0] == 200
+
+
 async def test_no_more_requests_a_second_than_the_quota(tmp_path):
     async with tenants(tmp_path, "requests_per_s = 5") as (ask, _server):
         many = [ask("a", "/v1/take", {"topics": "a.t"}) for _ in range(40)]

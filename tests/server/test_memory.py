@@ -3,6 +3,7 @@
 import http.client
 import json
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -107,3 +108,34 @@ def test_a_server_with_little_memory_refuses_in_time(tmp_path, limit_bytes):
         assert found <= {200, 429, 503, 507}
         assert not load.unanswered
         assert server.ask("GET", "/healthz")[0] == 200
+
+
+def test_threads_take_no_address_space_where_it_is_limited():
+    """The C library reserves 64 MiB for each thread, of which a few would take all there is."""
+    code = """
+import os, resource, threading
+from pathlib import Path
+from dwell.server.allocator import keep_memory
+
+def used():
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+keep_memory()
+threading.stack_size(1 << 20)
+before, there, go = used(), threading.Barrier(9), threading.Event()
+
+def work():
+    kept = [bytearray(1000) for _ in range(100)]
+    there.wait()
+    go.wait()
+
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+there.wait()
+print(used() - before)
+go.set()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100 << 20

@@ -66,9 +66,9 @@ async def connected(
         wire.close()
 
 
-async def ask(target: Target, data: bytes) -> Answer:
+async def ask(target: Target, data: bytes, context: ssl.SSLContext | None = None) -> Answer:
     """Send a request over a connection of its own."""
-    async with connected(target) as wire, asyncio.timeout(_MOST_S):
+    async with connected(target, context=context) as wire, asyncio.timeout(_MOST_S):
         return await wire.ask(data)
 
 

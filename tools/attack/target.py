@@ -34,7 +34,13 @@ class Target:
     """A ``dwell serve`` on loopback with both ports and a token file; use it in a ``with``."""
 
     def __init__(
-        self, folder: Path, *args: str, has_tls: bool = False, files: int = 0, store: str = ""
+        self,
+        folder: Path,
+        *args: str,
+        has_tls: bool = False,
+        files: int = 0,
+        store: str = "",
+        limit_bytes: int = 0,
     ) -> None:
         self.folder = folder.resolve()
         self._is_folder = not store
@@ -47,8 +53,11 @@ class Target:
             given += ["--tls-cert", str(self.ca), "--tls-key", str(key)]
         ports = ["--http", "127.0.0.1:0", "--beanstalk", "127.0.0.1:0", "--log-format", "json"]
         serve = [*COMMAND, "serve", store or str(self.folder / "store"), *ports, *given]
-        limited = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *serve]
-        self.server = ServerProcess(command=limited if files else serve)
+        limits = [f"ulimit -n {files} && "] * (files > 0)
+        limits += [f"ulimit -v {limit_bytes // _BYTES_A_KB} && "] * (limit_bytes > 0)
+        self.server = ServerProcess(
+            command=["sh", "-c", "".join(limits) + 'exec "$@"', "sh", *serve]
+        )
 
     def __enter__(self) -> "Target":
         self.server.ready()
@@ -118,6 +127,16 @@ class Target:
     def most_memory_bytes(self) -> int:
         """How much it had at most since :meth:`forget_most` (VmHWM)."""
         return self._memory("VmHWM")
+
+    @property
+    def address_space_bytes(self) -> int:
+        """How much of its address space it has (VmSize), which is what a limit bounds."""
+        return self._memory("VmSize")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is no more."""
+        return self.server.process.poll() is not None
 
     def forget_most(self) -> None:
         """Begin anew to look for the most memory that it has."""

@@ -6,8 +6,9 @@ third of a server's time. The parameters are those of mallopt(3).
 """
 
 import ctypes
+import resource
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 
 #: Free memory beyond this goes back to the system.
 _KEPT_BYTES = 64 * 1024 * 1024
@@ -24,3 +25,6 @@ def keep_memory() -> None:
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
         mallopt(_TOP_PAD, _AHEAD_BYTES)
         mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            # Each thread would reserve 64 MiB of addresses, and a few take all there are.
+            mallopt(_ARENA_MAX, 1)

@@ -27,6 +27,7 @@ from dwell.errors import (
 )
 from dwell.message import U8, Result
 from dwell.queue import Queue
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.board.shared import Shared
 from dwell.server.tokens import Grant, Right, TokenFile, Tokens
 
@@ -83,29 +84,33 @@ class _Sum:
     size_bytes: int = 0
     topics: Counter[str] = field(default_factory=Counter)
 
-    def add(self, topic: str, messages: int, size_bytes: int) -> None:
+    def add(self, topic: str | None, messages: int, size_bytes: int) -> None:
         self.messages += messages
         self.size_bytes += size_bytes
-        self.topics[topic] += 1
+        if topic is not None:
+            self.topics[topic] += 1
 
-    def take(self, topic: str, messages: int, size_bytes: int) -> None:
+    def take(self, topic: str | None, messages: int, size_bytes: int) -> None:
         self.messages -= messages
         self.size_bytes -= size_bytes
-        self.topics[topic] -= 1
-        if not self.topics[topic]:
-            del self.topics[topic]
+        if topic is not None:
+            self.topics[topic] -= 1
+            if not self.topics[topic]:
+                del self.topics[topic]
 
 
 class Room:
     """What one put may bring: it counts as under way until it is over.
 
     ``created`` is how many messages it has brought; until that is known all count. ``is_larger``
-    tells whether what is stored has grown.
+    tells whether what is stored has grown. Without a topic it is only bytes.
     """
 
     __slots__ = ("_account", "_messages", "_size_bytes", "_topic", "created", "is_larger")
 
-    def __init__(self, account: "Account", topic: str, messages: int, size_bytes: int) -> None:
+    def __init__(
+        self, account: "Account", topic: str | None, messages: int, size_bytes: int
+    ) -> None:
         self._account, self._topic = account, topic
         self._messages, self._size_bytes = messages, size_bytes
         self.created, self.is_larger = messages, True
@@ -251,14 +256,18 @@ class Quotas:
         if gate is None:
             yield None
             return
-        room = gate.enter(topic, messages, size_bytes)
-        try:
+        with _entered(gate.enter(topic, messages, size_bytes)) as room:
             yield room
-        except _REFUSED:
-            room.refused()
-            raise
-        finally:
-            room.leave()
+
+    @asynccontextmanager
+    async def schedule_room(self, name: str, size_bytes: int) -> AsyncIterator[Room | None]:
+        """Count by what a schedule is about to grow for the length of a block; raises StoreFull."""
+        gate = await self.gate(name)
+        if gate is None:
+            yield None
+            return
+        with _entered(gate.enter_bytes(size_bytes)) as room:
+            yield room
 
     async def configure(self, name: str, topic: str) -> None:
         """Count a topic that is to have settings; raises StoreFull.
@@ -307,24 +316,50 @@ class Quotas:
         return await self._queue.store.stored_bytes() if is_asked else {}
 
 
+@contextmanager
+def _entered(room: Room) -> Iterator[Room]:
+    """Leave a room at the end of a block, in which a refusal says that nothing was put."""
+    try:
+        yield room
+    except _REFUSED:
+        room.refused()
+        raise
+    finally:
+        room.leave()
+
+
 class Gate:
     """Lets in puts of one token, by what a look found."""
 
     def __init__(self, name: str, grant: Grant, account: Account, seen: Seen) -> None:
         self._name, self._quota, self._put = name, grant.quota, grant.put
         self._account, self._seen = account, seen
+        # Who may change schedules stores them.
+        is_scheduler = grant.allows((Right.ADMIN,), (SCHEDULES,))
+        self._stored = (*grant.put, SCHEDULES) if is_scheduler else grant.put
 
     def enter(self, topic: str, messages: int, size_bytes: int) -> Room:
         """Let in a put; raises StoreFull for what would be more than the token may have."""
         name, quota, seen = self._name, self._quota, self._seen
-        topics, there, stored_bytes = seen.under(self._put)
-        new, more, more_bytes = self._account.since(seen)
+        topics, there, _ = seen.under(self._put)
+        new, more, _ = self._account.since(seen)
         if topic not in seen and topic not in new:
             _refuse_over("topics", name, topics + len(new) + 1, quota.topics)
         _refuse_over("pending", name, there + more + messages, quota.pending)
-        size_bytes_then = stored_bytes + more_bytes + size_bytes
-        _refuse_over("stored_bytes", name, size_bytes_then, quota.stored_bytes)
+        self._check_bytes(size_bytes)
         return Room(self._account, topic, messages, size_bytes)
+
+    def enter_bytes(self, size_bytes: int) -> Room:
+        """Let in bytes that are no message of a topic; raises StoreFull."""
+        self._check_bytes(size_bytes)
+        return Room(self._account, None, 0, size_bytes)
+
+    def _check_bytes(self, size_bytes: int) -> None:
+        if self._quota.stored_bytes is None:
+            return
+        stored_bytes = self._seen.under(self._stored)[2] + self._account.since(self._seen)[2]
+        size_bytes += stored_bytes
+        _refuse_over("stored_bytes", self._name, size_bytes, self._quota.stored_bytes)
 
 
 def _refuse_over(quota: str, name: str, count: int, most: int | None) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace as with_columns
 from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from dwell.batch.page import Cursor
@@ -182,7 +181,7 @@ class Changing:
         now_ms = self._queue.clock.now_ms()
         first_ms = now_ms + _NEVER_MS if schedule.paused else await first_after(schedule, since_ms)
         row = row_of(
-            values.body(msgspec.json.encode(schedule)),
+            values.body(schedule.data),
             now_ms,
             due=max(first_ms - AHEAD_MS, 0),
             id=schedule.name,

@@ -80,6 +80,11 @@ class Schedule(
         rule = (self.cron, self.rrule, self.every_ms)
         return _times(*rule, self.zone, self.start_ms, self.end_ms)
 
+    @property
+    def data(self) -> bytes:
+        """The schedule as it is kept: the body of a message whose id is its name."""
+        return msgspec.json.encode(self)
+
     def id_of(self, ms: int) -> str:
         """Return the id of the message that is put for a moment, whoever puts it."""
         return f"{self.name}@{moment_text(ms)}"

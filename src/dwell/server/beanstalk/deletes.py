@@ -48,6 +48,8 @@ class Deletes:
     async def _delete(self, key: None, parts: Sequence[Part]) -> None:
         held = [[session.held.pop(number, None) for number in run.items] for session, run in parts]
         mine = [job for job in chain.from_iterable(held) if job is not None]
+        if any(_topic_of(job) == SCHEDULES for job in mine):
+            self._note(parts, held)
         try:
             acked = await self._ack(mine)
         except DwellError:
@@ -59,6 +61,14 @@ class Deletes:
                 session.answer(DELETED * run.count)
             return
         await self._delete_others(parts, held, acked)
+
+    def _note(self, parts: Sequence[Part], held: Sequence[Sequence[Held | None]]) -> None:
+        """Tell the audit log of jobs that are schedules."""
+        pairs = chain.from_iterable(
+            zip(run.items, jobs, strict=True) for (_, run), jobs in zip(parts, held, strict=True)
+        )
+        numbers = [number for number, job in pairs if job and _topic_of(job) == SCHEDULES]
+        self._hall.note_schedules("delete", numbers)
 
     async def _ack(self, jobs: Sequence[Held]) -> list[bool]:
         """Say that jobs are done; tell of which that was still true."""
@@ -124,11 +134,8 @@ class Deletes:
             for _, other in named:
                 other.replies[other.place] = word_of(error)
             return ()
-        if topic == SCHEDULES and self._hall.service.audit is not None:
-            # A job that is a schedule is one that others rely on.
-            line = {"port": "beanstalk", "peer": "", "token": "", "endpoint": "delete"}
-            ids = [id_ for id_, _ in named]
-            self._hall.service.audit.write({**line, "topic": topic, "ids": ids})
+        if topic == SCHEDULES:
+            self._hall.note_schedules("delete", [id_ for id_, _ in named])
         for (_, other), code in zip(named, results.codes.tolist(), strict=True):
             if code == Result.CANCELLED:
                 other.replies[other.place] = DELETED

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from dwell.queue.gather import Rounds
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.decoder import Heads
 from dwell.server.beanstalk.histories import Histories
@@ -100,6 +101,12 @@ class Hall:
         """Refuse a command that a caller without a token may not give; raises Unauthorized."""
         if not self._is_open:
             self.service.tokens.check(None, RIGHTS[verb], topics)
+
+    def note_schedules(self, verb: str, jobs: Sequence[object]) -> None:
+        """Note for the audit log what was done to jobs that are schedules: others rely on them."""
+        if jobs and self.service.audit is not None:
+            line = {"port": "beanstalk", "peer": "", "token": "", "endpoint": verb}
+            self.service.audit.write({**line, "topic": SCHEDULES, "jobs": list(jobs)})
 
     @property
     def in_flight(self) -> InFlight:

@@ -10,6 +10,7 @@ import numpy as np
 from dwell.batch.page import Cursor, Page
 from dwell.batch.stats import TopicStats
 from dwell.message import MAX_BATCH_MESSAGES, U64, Message, Result, State
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.beanstalk.commands import Pause, Run, Verb
 from dwell.server.beanstalk.documents import (
     job_stats,
@@ -219,7 +220,7 @@ class Lookups:
 
     async def _reserve_job(self, session: Session, number: int) -> bytes:
         message = await self._message(number, Verb.RESERVE_JOB)
-        if message is None or (await self._queue.settings(message.topic)).paused:
+        if message is None or await self._is_held_back(message):
             return NOT_FOUND
         session.is_worker = True
         await self._made_ready(message, is_kick=False)
@@ -228,7 +229,7 @@ class Lookups:
         taken = Taken.of([batch], [message.topic], self._hall.now_ms)
         if not len(taken):
             if message.state is State.DELAYED:
-                # A limit of the topic holds it back, so it waits on as it did.
+                # A limit of the topic holds it back after all, so it waits on as it did.
                 versions = await self._version(message)
                 due_ms = message.due_ms
                 await self._queue.reschedule(
@@ -236,11 +237,31 @@ class Lookups:
                 )
             return NOT_FOUND
         self._hall.service.note_taken(batch)
+        if message.topic == SCHEDULES:
+            self._hall.note_schedules("reserve-job", taken.numbers)
         if session.is_over:
             self._receipts.give_back(taken.held)
             return b""
         session.hold(taken.numbers, taken.held, taken.now_ms)
         return reserved(taken.numbers, taken.bodies)
+
+    async def _is_held_back(self, message: Message) -> bool:
+        """Tell whether the settings of its topic may keep a message from being taken.
+
+        This is asked before a message is made ready, as a burial cannot be undone: only what is
+        leased can be buried. How a rate or the order of a key stands is not known before the take,
+        so with these a buried message counts as held back.
+        """
+        settings = await self._queue.settings(message.topic)
+        if settings.paused:
+            return True
+        is_ordered = settings.ordered and message.key is not None
+        if message.state is State.DEAD and (settings.rate or is_ordered):
+            return True
+        if not settings.most_leased:
+            return False
+        shards = await self._queue.sizes(message.topic)
+        return sum(counts.leased for counts in shards) >= settings.most_leased
 
     async def _pause(self, session: Session, pause: Pause) -> bytes:
         topic = tubes_of(self._hall, await self._queue.stats()).get(pause.tube)

@@ -10,6 +10,7 @@ import numpy as np
 from dwell.batch.results import Results
 from dwell.errors import DwellError
 from dwell.message import MAX_BATCH_MESSAGES, U64, Result
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.beanstalk.commands import MAX_DELAY_S, Run, Verb
 from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.refusals import word_of
@@ -81,6 +82,8 @@ class Receipts:
             for claim in claims:
                 claim.replies[claim.place] = word
             return
+        schedules = [claim.number for claim in claims if claim.held[1] == SCHEDULES]
+        self._hall.note_schedules(verb.name.lower(), schedules)
         for claim, code in zip(claims, results.codes.tolist(), strict=True):
             claim.replies[claim.place] = _WORDS.get(code, NOT_FOUND)
             self._note(claim, code)

@@ -1,6 +1,7 @@
 """Arrow: messages and events as record batches, for programs that think in columns."""
 
 import asyncio
+import io
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,8 @@ async def messages(batch: Batch, most_bytes: int = MOST_PAGE_BYTES) -> tuple[mem
     have their turn.
     """
     await loaded()
-    pa, sink, count = pyarrow(), pyarrow().BufferOutputStream(), 0
+    # A stream of Arrow's own doubles as it grows, and keeps what it grew from.
+    pa, sink, count = pyarrow(), io.BytesIO(), 0
     with pa.ipc.new_stream(sink, pa.table(_columns(pa, batch[:0])).schema) as writer:
         for part in parts_of(batch):
             if count and sink.tell() > most_bytes:
@@ -104,7 +106,7 @@ async def messages(batch: Batch, most_bytes: int = MOST_PAGE_BYTES) -> tuple[mem
             writer.write_table(pa.table(_columns(pa, batch[part])))
             count = part.stop
             await asyncio.sleep(0)
-    return memoryview(sink.getvalue()), count
+    return sink.getbuffer(), count
 
 
 def _columns(pa: Any, batch: Batch) -> dict[str, Any]:
@@ -143,9 +145,9 @@ def _event_column(pa: Any, many: Events, name: str) -> Any:
 async def events(many: Events) -> memoryview:
     """Return events as an Arrow stream."""
     await loaded()
-    pa, sink = pyarrow(), pyarrow().BufferOutputStream()
+    pa, sink = pyarrow(), io.BytesIO()
     fields = zip(Event.__struct_fields__, EVENT_COLUMNS, strict=True)
     table = pa.table({field: _event_column(pa, many, column) for field, column in fields})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return memoryview(sink.getvalue())
+    return sink.getbuffer()

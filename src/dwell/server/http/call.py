@@ -329,6 +329,10 @@ class Call:
         """Count what is about to be put in the caller's quota, for the length of a block."""
         return self.service.quotas.room(self.token, topic, messages, size_bytes)
 
+    def schedule_room(self, size_bytes: int) -> AbstractAsyncContextManager[Room | None]:
+        """Count by what a schedule is about to grow, for the length of a block."""
+        return self.service.quotas.schedule_room(self.token, size_bytes)
+
     def add(self, data: bytes) -> None:
         """Take a part of the body, which is counted until the call is over.
 

@@ -140,11 +140,12 @@ async def _ack(call: Call, receipt: str | None) -> bool:
     """Ack what was popped; tell whether the receipt was good."""
     if receipt is None:
         return False
-    if not call.service.tokens.is_open:
+    if not call.service.tokens.is_open or call.service.audit is not None:
         (topic,) = await call.queue.taken_from([receipt])
         # One that is not good now could be by the time of the ack, and another's.
         if topic is None or not call.may(topic, Right.TAKE):
             return False
+        call.mark_change([topic])
     return await call.queue.ack(receipt) is Result.ACKED
 
 

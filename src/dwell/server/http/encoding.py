@@ -26,7 +26,7 @@ MOST_PAGE_BYTES = MAX_BATCH_BYTES // 2
 _TURN_BYTES = 512 * 1024
 _MESSAGE_BYTES = 512
 #: How many times as long as a byte of a body one of the key and headers takes.
-_EXTRA_COST = 8
+_EXTRA_COST = 16
 
 _json, _msgpack = msgspec.json.Encoder(), msgspec.msgpack.Encoder()
 

@@ -11,10 +11,11 @@ import msgspec
 from msgspec import UNSET
 
 from dwell.batch.blobs import sizes_of
-from dwell.errors import InvalidSchedule
+from dwell.errors import InvalidSchedule, StoreDamaged
 from dwell.given import values
 from dwell.message import Result
-from dwell.queue.schedules.schedule import TOPIC, Planned, planned
+from dwell.queue.schedules.schedule import TOPIC, Planned, Schedule, planned
+from dwell.queue.schedules.words import changed, made
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.messageheaders import request_of
@@ -28,6 +29,7 @@ from dwell.server.http.schemas.requests import (
 )
 from dwell.server.http.spans import span
 from dwell.server.parts import in_turns
+from dwell.server.quotas import Room
 from dwell.wire.rows import Line, body_of
 
 #: What a byte of a schedule, all of which is checked again, counts as in a turn.
@@ -49,7 +51,14 @@ async def put_schedule(call: Call) -> Answer:
     }
     body = body_of(Line(body=ask.body, body_base64=ask.body_base64))
     await _check_room(call, ask.topic)
-    result = await call.queue.schedules.put(name, ask.topic, body, **words, **spans)
+    growth_bytes = 0
+    if call.service.quotas.has(call.token):
+        now_ms = call.queue.clock.now_ms()
+        new = made(name, ask.topic, body, {**words, **spans}, now_ms)
+        growth_bytes = await _growth_bytes(call, new)
+    async with call.schedule_room(growth_bytes) as room:
+        result = await call.queue.schedules.put(name, ask.topic, body, **words, **spans)
+        _note_result(room, result)
     return _said(call, result)
 
 
@@ -73,7 +82,14 @@ async def change_schedule(call: Call) -> Answer:
             words[word] = span(SimpleNamespace(**plain), word)
     if ask.body or ask.body_base64 is not None:
         words["body"] = body_of(Line(body=ask.body, body_base64=ask.body_base64))
-    return _said(call, await call.queue.schedules.change(name, **words))
+    growth_bytes = 0
+    if found is not None and call.service.quotas.has(call.token):
+        new = changed(found.schedule, words, call.queue.clock.now_ms())
+        growth_bytes = await _growth_bytes(call, new)
+    async with call.schedule_room(growth_bytes) as room:
+        result = await call.queue.schedules.change(name, **words)
+        _note_result(room, result)
+    return _said(call, result)
 
 
 async def get_schedule(call: Call) -> Answer:
@@ -140,6 +156,22 @@ async def _check_room(call: Call, topic: str) -> None:
     async with call.room(topic, 1, 0) as room:
         if room is not None:
             room.refused()
+
+
+async def _growth_bytes(call: Call, new: Schedule) -> int:
+    """Return by how many bytes the store grows with a schedule, which may replace another."""
+    try:
+        old = await call.queue.get(TOPIC, new.name)
+    except StoreDamaged:
+        old = None
+    old_bytes = 0 if old is None else len(old.id) + len(old.body)
+    return max(len(new.name) + len(new.data) - old_bytes, 0)
+
+
+def _note_result(room: Room | None, result: Result) -> None:
+    """Note what became of a schedule."""
+    if room is not None and result not in (Result.CREATED, Result.REPLACED):
+        room.refused()
 
 
 def _said(call: Call, result: Result) -> Answer:

@@ -2,7 +2,6 @@
 
 import asyncio
 import struct
-import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -47,8 +46,20 @@ def pyarrow() -> Any:
 
 async def loaded() -> None:
     """Return when the package is loaded, which takes 0.2 s of which others have their part."""
-    if "pyarrow" not in sys.modules:
-        await asyncio.get_running_loop().run_in_executor(None, pyarrow)
+    if not _Loaded.is_whole:
+        await asyncio.get_running_loop().run_in_executor(None, _load)
+
+
+class _Loaded:
+    """Whether the package and what it loads at its first use are there."""
+
+    is_whole = False
+
+
+def _load() -> None:
+    # The first array looks for pandas, and loads it where it is installed, which takes 0.5 s.
+    pyarrow().array([0])
+    _Loaded.is_whole = True
 
 
 class Table:

@@ -63,6 +63,8 @@ async def take(call: Call) -> Answer:
             raise InvalidInput(f"topics: got {len(topics)} beside ids, expected one topic")
         how: dict[str, Any] = {"lease": lease, "owner": ask.owner, "versions": ask.versions}
         async with call.large_takes:
+            # Rights may have ended while it waited.
+            call.allow(topics)
             batch = await call.queue.take_ids(topics[0], ask.ids, **how)
     elif ask.versions is not None:
         raise InvalidInput("versions: got them without ids, expected both")
@@ -81,6 +83,7 @@ async def _take_due(
     if not wait_ms or not call.queue.would_wait(topics, ask.limit):
         if ask.limit > _LARGE_LIMIT:
             async with call.large_takes:
+                call.allow(topics)
                 batch = await take()
         else:
             batch = await take()
@@ -263,9 +266,12 @@ async def _done(
             raise InvalidInput(f"{name}: got {len(column)} values, expected {len(given)}")
     what: Any = given[0] if isinstance(given, list) and len(given) == 1 else given
     if call.service.tokens.is_open or not len(given):
+        if call.service.audit is not None and len(given):
+            _mark_change(call, await call.queue.taken_from(given_receipts(given)))
         return await verb(what, **each)
     receipts = given_receipts(given)
     topics = _of_the_callers(call, await call.queue.taken_from(receipts))
+    _mark_change(call, topics)
     # A receipt that is not good now could be by the time of the verb, and another's: it is stale,
     # unless this request has done it before.
     codes = await _outcomes(call, len(receipts))
@@ -278,6 +284,11 @@ async def _done(
         assert isinstance(done, Results)
         codes[good] = done.codes
     return Results(codes)
+
+
+def _mark_change(call: Call, topics: list[str | None]) -> None:
+    """Note for the audit log what is done to schedules by their receipts."""
+    call.mark_change(sorted({topic for topic in topics if topic is not None}))
 
 
 async def _outcomes(call: Call, count: int) -> U8:
