@@ -99,6 +99,8 @@ Not exact: of several servers on one Redis each adds only what it accepted itsel
 they may go over by what the others accept in a second. What schedules put and what is put by who
 has the store in another way (a relay, a worker in the same process) is no request of a token: it
 is counted, and not refused; a schedule is refused to a token that has no room when it makes it.
+Schedules themselves, with their bodies and headers, count in the `stored_bytes` of each token that
+may change them (`admin` on `dwell:schedules`), whoever has made them.
 `stored_bytes` is for stores in a folder and in memory: a server on Redis does not begin with it.
 
 ## Signals
