@@ -93,6 +93,7 @@ MAY_IMPORT = {
     "cli": {
         "base",
         "batch",
+        "calendar",
         "clock",
         "door",
         "embedded",

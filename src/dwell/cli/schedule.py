@@ -9,6 +9,7 @@ import typer
 from dwell.cli import given
 from dwell.cli.exits import require
 from dwell.cli.options import LeaseOption
+from dwell.cli.preview import preview
 from dwell.cli.session import Session, session_of
 from dwell.cli.terminal import table
 from dwell.cli.texts import away_text, printable, span_text, time_text
@@ -27,6 +28,7 @@ class Action(StrEnum):
     LIST = "list"
     SHOW = "show"
     NEXT = "next"
+    PREVIEW = "preview"
     PAUSE = "pause"
     RESUME = "resume"
     REMOVE = "remove"
@@ -60,12 +62,15 @@ _SPANS = ("every", "jitter", "grace", "lease", "ttl")
 _PARAMETERS = {"headers": "header"}
 
 _ActionOf = Annotated[
-    Action, _place("ACTION", "put, change, list, show, next, pause, resume or remove.")
+    Action, _place("ACTION", "put, change, list, show, next, preview, pause, resume or remove.")
 ]
 _Name = Annotated[str | None, _place("[NAME]", "What the schedule is called.")]
 _Topic = Annotated[str | None, _place("[TOPIC]", "Where its messages go.")]
 _Body = Annotated[str | None, _place("[BODY]", "Their body, or - for standard input.")]
 _Cron = Annotated[str | None, _text("LINE", 'A line of cron: "0 9 * * mon-fri".')]
+_Dialect = Annotated[
+    str, typer.Option(metavar="WORD", help="For which system the line of cron was written.")
+]
 _Every = Annotated[str | None, _text("SPAN", "A span: 15m.")]
 _Rrule = Annotated[str | None, _text("RULE", "A rule of RFC 5545: FREQ=MONTHLY;BYDAY=-1FR.")]
 _Zone = Annotated[str, typer.Option(metavar="NAME", help="The time zone of the rule.")]
@@ -79,7 +84,9 @@ _Header = Annotated[list[str] | None, _text("NAME=VALUE", "A header; may be repe
 _Priority = Annotated[int, typer.Option(metavar="N", help="Lower is taken first.")]
 _MaxAttempts = Annotated[int | None, _text("N", "How often each may be taken.")]
 _Ttl = Annotated[str | None, _text("SPAN", "Not taken within this time, it is buried.")]
-_Count = Annotated[int, typer.Option(metavar="N", min=1, help="How many runs next shows.")]
+_Count = Annotated[
+    int, typer.Option(metavar="N", min=1, help="How many runs next and preview show.")
+]
 
 
 def schedule(
@@ -89,6 +96,7 @@ def schedule(
     topic: _Topic = None,
     body: _Body = None,
     cron: _Cron = None,
+    dialect: _Dialect = "crontab",
     every: _Every = None,
     rrule: _Rrule = None,
     zone: _Zone = "UTC",
@@ -109,16 +117,25 @@ def schedule(
 
     `put NAME TOPIC BODY` with --cron, --every or --rrule makes one or replaces it, `change NAME`
     changes only what the options name, `list` shows all, `show` one, `next` its next runs; `pause`,
-    `resume` and `remove` do what they say.
+    `resume` and `remove` do what they say. `preview LINE` shows when a line would run.
     """
     session = session_of(context)
     spans = {"every": every, "jitter": jitter, "grace": grace, "lease": lease, "ttl": ttl}
     words: dict[str, Any] = {word: span_of(span) for word, span in spans.items()}
-    words |= {"cron": cron, "rrule": rrule, "zone": zone, "start": start, "end": end}
+    words |= {
+        "cron": cron,
+        "dialect": dialect,
+        "rrule": rrule,
+        "zone": zone,
+        "start": start,
+        "end": end,
+    }
     words |= {"misfire": misfire, "key": key, "headers": given.headers(header or ())}
     words |= {"priority": priority, "max_attempts": max_attempts}
     if action is Action.LIST:
         _list(session)
+    elif action is Action.PREVIEW:
+        preview(session.out, cron or name or "", dialect, zone, count)
     elif name is None:
         raise InvalidInput(f"name: got none, expected the schedule to {action}")
     elif action is Action.PUT:

@@ -238,6 +238,7 @@ class SyncSchedules:
         body: object,
         *,
         cron: str | None = None,
+        dialect: str = "crontab",
         every: Delay | None = None,
         rrule: str | None = None,
         zone: str = "UTC",

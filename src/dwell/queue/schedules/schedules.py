@@ -44,6 +44,7 @@ class Schedules:
         body: object,
         *,
         cron: str | None = None,
+        dialect: str = "crontab",
         every: Delay | None = None,
         rrule: str | None = None,
         zone: str = "UTC",
@@ -62,18 +63,21 @@ class Schedules:
     ) -> Result:
         """Put a schedule, or change it: ``created``, ``replaced``, or ``kept`` as it was the same.
 
-        ``cron`` is a line of crontab(5), with seconds first if it has six fields; ``every`` is a
-        span, ``rrule`` a rule of RFC 5545; the first and the last are read in ``zone``. It fires
-        from ``start`` to ``end``, each message up to ``jitter`` later. After a time in which nobody
-        fired, ``misfire`` says what is put for the moments that were missed: ``once`` the last of
-        them, ``all`` each, ``skip`` those that are not later than ``grace``. What the messages have
-        are ``body`` and the rest, as :meth:`dwell.Queue.put` takes them, and the headers
+        ``cron`` is a line of crontab(5), with seconds first if it has six fields, or of another
+        ``dialect`` (``quartz``, ``eventbridge``, ``apscheduler``, ``celery``, ``robfig``), which is
+        translated; ``every`` is a span, ``rrule`` a rule of RFC 5545; the first and the last are
+        read in ``zone``. It fires from ``start`` to ``end``, each message up to ``jitter`` later.
+        After a time in which nobody fired, ``misfire`` says what is put for the moments that were
+        missed: ``once`` the last of them, ``all`` each, ``skip`` those that are not later than
+        ``grace``. What the messages have are ``body`` and the rest, as :meth:`dwell.Queue.put`
+        takes them, and the headers
         ``dwell-schedule`` and ``dwell-time``. One that is paused stays so. Raises InvalidSchedule
         for what cannot be read, and what would never fire.
         """
         now_ms = self._queue.clock.now_ms()
         words: dict[str, object] = {
             "cron": cron,
+            "dialect": dialect,
             "every": every,
             "rrule": rrule,
             "zone": zone,

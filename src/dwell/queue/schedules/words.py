@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dwell.calendar.translation import translated
 from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.given import values
 from dwell.queue.schedules.schedule import Schedule
@@ -74,8 +75,9 @@ def changed(old: Schedule, words: Mapping[str, object], now_ms: int) -> Schedule
 
     None gives a word its default back. A rule takes the place of the one before.
     """
-    if unknown := sorted(words.keys() - _READERS.keys()):
+    if unknown := sorted(words.keys() - _READERS.keys() - {"dialect"}):
         raise InvalidInput(f"schedule: got {unknown[0]!r}, expected {', '.join(_READERS)}")
+    words = _in_crontab(words)
     plain = Schedule(name=old.name, topic=old.topic, body=old.body)
     fields: dict[str, Any] = {}
     if any(words.get(rule) is not None for rule in _RULES):
@@ -87,3 +89,15 @@ def changed(old: Schedule, words: Mapping[str, object], now_ms: int) -> Schedule
     new = replace(old, **fields)
     new.check()
     return new
+
+
+def _in_crontab(words: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the words with a line of another dialect as one of crontab(5)."""
+    own = dict(words)
+    dialect, cron = own.pop("dialect", None), own.get("cron")
+    if dialect is None or cron is None:
+        if dialect not in (None, "crontab"):
+            raise InvalidSchedule(f"dialect: got {dialect!r:.80} without cron, expected both")
+        return own
+    own["cron"] = translated(_text("cron")(cron, 0), _text("dialect")(dialect, 0))
+    return own

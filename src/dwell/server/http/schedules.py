@@ -36,7 +36,7 @@ from dwell.wire.rows import Line, body_of
 _BYTE_COST = 16
 _SPANS = ("every", "jitter", "grace", "lease", "ttl")
 _PLAIN = (
-    *("cron", "rrule", "zone", "start", "end", "misfire", "key", "headers", "priority"),
+    *("cron", "dialect", "rrule", "zone", "start", "end", "misfire", "key", "headers", "priority"),
     "max_attempts",
 )
 

@@ -56,6 +56,8 @@ Whole: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 Millis: TypeAlias = Annotated[
     int | str, Meta(description='Milliseconds, or a span as text: "30m", "1h30m", "250ms".')
 ]
+#: The systems whose lines of cron are translated.
+Dialect: TypeAlias = Literal["crontab", "quartz", "eventbridge", "apscheduler", "celery", "robfig"]
 Levels: TypeAlias = Annotated[list[Millis], Meta(max_length=32)]
 
 
@@ -372,6 +374,7 @@ When: TypeAlias = Annotated[
 class ScheduleRequest(Request):
     """What is put into a topic, and when: one of ``cron``, ``rrule``, ``every`` or ``every_ms``.
 
+    ``dialect`` names the system for which ``cron`` was written; the line is translated.
     ``body`` is text, or any other JSON; ``body_base64`` is for bytes.
     """
 
@@ -379,6 +382,7 @@ class ScheduleRequest(Request):
     body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     body_base64: str | None = None
     cron: str | None = None
+    dialect: Dialect = "crontab"
     rrule: str | None = None
     every: Span | None = None
     every_ms: Whole | None = None
@@ -410,6 +414,7 @@ class ScheduleChange(Request):
     body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     body_base64: str | None = None
     cron: str | UnsetType | None = UNSET
+    dialect: Dialect | UnsetType | None = UNSET
     rrule: str | UnsetType | None = UNSET
     every: Span | UnsetType | None = UNSET
     every_ms: Whole | UnsetType | None = UNSET
