@@ -127,7 +127,7 @@ async def test_a_worker_does_not_take_the_schedule_of_another():
             await worker.serve()
         with pytest.raises(dwell.InvalidInput, match="has no name"):
             Worker(queue).every("1m")
-        with pytest.raises(dwell.InvalidInput, match="every: got 'colour', expected one of dialect"):
+        with pytest.raises(dwell.InvalidInput, match="got 'colour', expected one of dialect"):
             worker.every("1m", colour="red")
 
 

@@ -308,7 +308,8 @@ class KafkaSource:
         if not done or self._consumer is None:
             return
         offsets = [TopicPartition(*part, at + 1) for part, at, _ in done.values()]
-        self._committing |= done
+        # Nobody waits for what is committed of lanes that another member gets.
+        self._committing |= {lane: at for lane, at in done.items() if lane in self._mine}
         self._commit_until_s = time.monotonic() + _COMMIT_S
         try:
             self._consumer.commit(offsets=offsets, asynchronous=True)
@@ -402,7 +403,7 @@ class KafkaSource:
 
     def _forget(self, lanes: Collection[str]) -> None:
         """Forget how far lanes are that another member has, or had."""
-        for known in (self._mine, self._marks, self._read_to, self._committed):
+        for known in (self._mine, self._marks, self._read_to, self._committed, self._committing):
             for lane in lanes:
                 known.pop(lane, None)
 
