@@ -241,6 +241,8 @@ async def test_schedules_are_paused_resumed_and_deleted(consoled):
         assert found is not None
         assert found.schedule.paused
         await console.do("Resume …", "one schedule", "Resume", "daily: replaced")
+        await console.do("Run now …", "one schedule", "Run now", "daily: created")
+        assert len(await console.queue.take("t", 10)) == 1
         await console.do("Delete …", "one schedule", "Delete", "daily: cancelled")
         await console.heading("Schedules")
         assert await schedules.get("daily") is None

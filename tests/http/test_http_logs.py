@@ -138,6 +138,7 @@ CHANGES = {
     ("PATCH", "/v1/schedules/n"): ({"priority": 1}, {"name": "n", "result": "unknown"}),
     ("POST", "/v1/schedules/n/pause"): (None, {"name": "n", "result": "unknown"}),
     ("POST", "/v1/schedules/n/resume"): (None, {"name": "n"}),
+    ("POST", "/v1/schedules/n/run"): (None, {"name": "n"}),
     ("DELETE", "/v1/schedules/n"): (None, {"name": "n"}),
     ("POST", "/v1/find-stale"): ({"repair": True}, {"repaired": 0}),
     ("GET", "/v1/backup"): (None, {}),

@@ -48,6 +48,7 @@ async def asking(folder, grants):
     )
     path.chmod(0o600)
     async with calling(tokens=Tokens.load(path)) as caller:
+        await caller.server.queue.schedules.put("n", "t.a", b"", every="1h")
 
         async def ask(who, endpoint, bodies=BODIES, **parts):
             named = {**PARTS, **parts}

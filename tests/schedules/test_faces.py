@@ -29,10 +29,19 @@ async def test_the_life_of_a_schedule_over_http():
         assert (listed["name"], listed["paused"]) == ("report", True)
         assert "next_ms" not in listed
         assert await caller.post(f"{path}/resume", None) == {"result": "replaced"}
+        ran = await caller.post(f"{path}/run", None)
+        assert ran["result"] == "created"
+        assert (await caller.server.queue.get("jobs", ran["id"])).body == b'{"a": 1}'
+        ask = {"topic": "jobs", "body": {"a": 1}, "cron": "0 0 9 ? * 2-6", "dialect": "quartz"}
+        assert await caller.ask("PUT", path, ask) == {"result": "replaced"}
+        assert (await caller.get(path))["cron"] == "0 0 9 * * 1-5"
+        await caller.ask("PUT", path, {**ask, "dialect": "hangfire"})
+        assert caller.status == 400
         assert await caller.ask("DELETE", path) == {"result": "cancelled"}
         assert await caller.ask("DELETE", path) == {"result": "unknown"}
-        await caller.get(path)
-        assert caller.status == 404
+        for ask in (caller.get(path), caller.post(f"{path}/run", None)):
+            await ask
+            assert caller.status == 404
 
 
 async def test_a_change_over_http_leaves_what_it_does_not_name():
@@ -165,6 +174,8 @@ async def test_schedules_are_for_those_who_may_administer_them(tmp_path, rights,
         mine = {"authorization": "Bearer secret"}
         ask = {"topic": "t", "body": "x", "every": "1m"}
         await caller.ask("PUT", "/v1/schedules/mine", ask, **mine)
+        assert caller.status == status
+        await caller.post("/v1/schedules/theirs/run", None, **mine)
         assert caller.status == status
         for change, topic in (({}, "t"), ({"body": "x"}, "t"), ({"topic": "other"}, "other")):
             await caller.ask("PATCH", "/v1/schedules/theirs", change, **mine)

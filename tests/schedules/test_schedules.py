@@ -70,6 +70,28 @@ def names(*minutes, name="s"):
     return [f"{name}@2026-11-24T09:{minute:02}:00Z" for minute in minutes]
 
 
+@pytest.mark.parametrize("paused", [False, True])
+async def test_run_puts_the_message_now_and_leaves_the_schedule_as_it_is(paused):
+    async with opened() as (queue, clock):
+        words = {"every": "1m", "jitter": "10m", "headers": {"a": "b"}, "key": "k"}
+        await queue.schedules.put("s", "t", b"body", **words)
+        if paused:
+            await queue.schedules.pause("s")
+        before = await queue.schedules.get("s")
+        clock.advance(1_500)
+        put = await queue.schedules.run("s")
+        assert put.result is Result.CREATED
+        assert put.id == "s@2026-11-24T09:00:01.500Z"
+        (message,) = await queue.take("t", 10)
+        assert (message.id, message.body, message.key) == (put.id, b"body", "k")
+        assert message.headers["a"] == "b"
+        assert message.headers["dwell-schedule"] == "s"
+        assert await queue.schedules.get("s") == before
+        assert (await queue.schedules.run("s")).result is Result.KEPT
+        with pytest.raises(InvalidSchedule, match="other"):
+            await queue.schedules.run("other")
+
+
 async def test_a_message_is_there_before_its_moment_and_due_at_it():
     """However many schedules fire at a moment, it is on time; whoever pauses it then is late."""
     async with opened() as (queue, clock):

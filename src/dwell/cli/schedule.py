@@ -29,6 +29,7 @@ class Action(StrEnum):
     SHOW = "show"
     NEXT = "next"
     PREVIEW = "preview"
+    RUN = "run"
     PAUSE = "pause"
     RESUME = "resume"
     REMOVE = "remove"
@@ -50,6 +51,7 @@ class _Named(NamedTuple):
 
 
 _BY_NAME = {
+    Action.RUN: _Named(lambda q, name: q.schedules.run(name).result, (Result.CREATED,)),
     Action.PAUSE: _Named(lambda q, name: q.schedules.pause(name), (Result.REPLACED, Result.KEPT)),
     Action.RESUME: _Named(lambda q, name: q.schedules.resume(name), (Result.REPLACED, Result.KEPT)),
     Action.REMOVE: _Named(lambda q, name: q.schedules.remove(name), (Result.CANCELLED,)),
@@ -62,7 +64,8 @@ _SPANS = ("every", "jitter", "grace", "lease", "ttl")
 _PARAMETERS = {"headers": "header"}
 
 _ActionOf = Annotated[
-    Action, _place("ACTION", "put, change, list, show, next, preview, pause, resume or remove.")
+    Action,
+    _place("ACTION", "put, change, list, show, next, preview, run, pause, resume or remove."),
 ]
 _Name = Annotated[str | None, _place("[NAME]", "What the schedule is called.")]
 _Topic = Annotated[str | None, _place("[TOPIC]", "Where its messages go.")]
@@ -116,22 +119,17 @@ def schedule(
     """Put messages again and again, by a calendar; they fire where a server or a worker runs.
 
     `put NAME TOPIC BODY` with --cron, --every or --rrule makes one or replaces it, `change NAME`
-    changes only what the options name, `list` shows all, `show` one, `next` its next runs; `pause`,
-    `resume` and `remove` do what they say. `preview LINE` shows when a line would run.
+    changes only what the options name, `list` shows all, `show` one, `next` its next runs; `run`
+    puts its message now; `preview LINE` shows when a line of cron would run; `pause`, `resume` and
+    `remove` do what they say.
     """
     session = session_of(context)
     spans = {"every": every, "jitter": jitter, "grace": grace, "lease": lease, "ttl": ttl}
     words: dict[str, Any] = {word: span_of(span) for word, span in spans.items()}
-    words |= {
-        "cron": cron,
-        "dialect": dialect,
-        "rrule": rrule,
-        "zone": zone,
-        "start": start,
-        "end": end,
-    }
-    words |= {"misfire": misfire, "key": key, "headers": given.headers(header or ())}
-    words |= {"priority": priority, "max_attempts": max_attempts}
+    words |= {"cron": cron, "dialect": dialect, "rrule": rrule, "zone": zone}
+    words |= {"start": start, "end": end, "misfire": misfire, "key": key}
+    words |= {"headers": given.headers(header or ()), "priority": priority}
+    words["max_attempts"] = max_attempts
     if action is Action.LIST:
         _list(session)
     elif action is Action.PREVIEW:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dwell.batch.puts import Put
 from dwell.calendar import zone_of
 from dwell.calendar.epoch import from_ms
 from dwell.errors import InvalidSchedule
@@ -148,6 +149,18 @@ class Schedules:
     async def resume(self, name: str) -> Result:
         """Let a schedule fire again, from now on: ``replaced``, ``kept`` or ``unknown``."""
         return await self._set_paused(name, paused=False)
+
+    async def run(self, name: str | Planned) -> Put:
+        """Put the message of a schedule at once, also of one that is paused.
+
+        Its id has the moment of now; when the schedule fires next does not change. Raises
+        InvalidSchedule when there is none of that name.
+        """
+        found = name if isinstance(name, Planned) else await self._existing(name)
+        schedule, now_ms = found.schedule, self._queue.clock.now_ms()
+        row = replace(schedule, jitter_ms=0).row(now_ms, now_ms)
+        (put,) = await self._queue.put_rows(schedule.topic, [row])
+        return put
 
     async def remove(self, name: str) -> Result:
         """Take a schedule away: ``cancelled`` or ``unknown``. What it has put stays."""

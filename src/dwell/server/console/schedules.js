@@ -60,7 +60,7 @@ export async function schedulePage(page) {
   }), kind);
   return [page.title("Schedule ", their(name)),
     page.may("admin", "dwell:schedules")
-      ? el("div", { class: "row" }, row.paused ? act("Resume", "POST", "/resume") : act("Pause", "POST", "/pause"), act("Delete", "DELETE", "", "bad")) : null,
+      ? el("div", { class: "row" }, row.paused ? act("Resume", "POST", "/resume") : act("Pause", "POST", "/pause"), act("Run now", "POST", "/run"), act("Delete", "DELETE", "", "bad")) : null,
     facts([
       ["State", state(row)], ["Problem", row.problem ? el("span", { class: "bad" }, their(row.problem)) : null], ["When", when(row)], ["Zone", their(row.zone)],
       ["Topic", link(their(row.topic), "topic", { name: row.topic })], ["From", row.start_ms ? time(row.start_ms) : null], ["Until", row.end_ms ? time(row.end_ms) : null],

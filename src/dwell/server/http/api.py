@@ -293,6 +293,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         )
     ),
     Endpoint(
+        "POST",
+        f"{_S}/run",
+        schedules.run_schedule,
+        _ADMIN,
+        a.PutResult,
+        group="schedules",
+        scope=Scope.SCHEDULES,
+        also=Right.PUT,
+        audited=True,
+    ),
+    Endpoint(
         "GET",
         "/v1/schedules",
         schedules.list_schedules,

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import UNSET
 
 from dwell.batch.blobs import sizes_of
@@ -20,7 +21,12 @@ from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.messageheaders import request_of
 from dwell.server.http.paging import cursor_of
-from dwell.server.http.schemas.answers import ScheduleAnswer, ScheduleRow, SchedulesPage
+from dwell.server.http.schemas.answers import (
+    PutResult,
+    ScheduleAnswer,
+    ScheduleRow,
+    SchedulesPage,
+)
 from dwell.server.http.schemas.requests import (
     RunsQuery,
     ScheduleChange,
@@ -134,6 +140,26 @@ async def pause_schedule(call: Call) -> Answer:
 async def resume_schedule(call: Call) -> Answer:
     """Let a schedule fire again, from now on: replaced, kept or unknown."""
     return _said(call, await call.queue.schedules.resume(_name(call)))
+
+
+async def run_schedule(call: Call) -> Answer:
+    """Put the message of a schedule at once, also of one that is paused: created.
+
+    When the schedule fires next does not change.
+    """
+    name = _name(call)
+    found = await call.queue.schedules.get(name)
+    if found is None:
+        raise Refusal(404, f"name: there is no schedule {name!r}")
+    topic = found.schedule.topic
+    _allow_also(call, [topic])
+    call.service.check_puts()
+    async with call.room(topic, 1, len(found.schedule.body)) as room:
+        put = await call.queue.schedules.run(found)
+        if room is not None:
+            room.done(np.array([put.result], np.uint8))
+    call.change = {**call.change, "id": put.id, "result": str(put.result)}
+    return call.answer(PutResult(put.id, str(put.result), put.number))
 
 
 def _name(call: Call) -> str:
