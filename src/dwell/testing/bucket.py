@@ -47,6 +47,9 @@ class Bucket:
     def tick(self, now_ms: int) -> None:
         """Let it be now."""
         self.longest_ms += max(now_ms - self.now_ms, 0)
+        if now_ms < self.now_ms:
+            # What came until the clock went back need not have been noted.
+            self.shortest_ms = 0
         self.shortest_ms += max(now_ms - self.latest_ms, 0)
         self.now_ms, self.latest_ms = now_ms, max(self.latest_ms, now_ms)
 
