@@ -365,7 +365,7 @@ async def test_few_look_through_much_at_a_time(monkeypatch):
         wires = [await Wire.open(server) for _ in range(20)]
         for wire in wires:
             await wire.send(request("GET", "/v1/topics"))
-        await until_async(lambda: busy == inflight.MOST_LOOKS)
+        await until_async(lambda: busy >= inflight.MOST_LOOKS)
         # Those that look through little wait for none of them.
         other = await Wire.open(server)
         assert (await other.ask(request("POST", PUT, {"body": "x"}))).status == 200

@@ -374,6 +374,19 @@ async def test_loose_messages_of_several_calls_come_in_order(redis_url):
     await store.close()
 
 
+async def test_loose_messages_of_a_fair_topic_come_by_their_turns_over_several_calls(redis_url):
+    store = new_store(redis_url, SimulatedClock(), limits=Limits(taken=20))
+    rig, ids = Rig(store, store.clock), [f"{at}" for at in range(60)]
+    await store.open()
+    await rig.configure(fair=True)
+    await rig.put(*ids)
+    # Each is due before those that became ready earlier.
+    for at, id_ in enumerate(ids):
+        await rig.reschedule(id_, delay_ms=-1 - at)
+    assert await rig.take_ids() == ids
+    await store.close()
+
+
 async def test_a_block_comes_before_many_others(redis_url):
     store = new_store(redis_url, SimulatedClock(), packed=1)
     rig, keys = Rig(store, store.clock), [f"k{at}" for at in range(8)]

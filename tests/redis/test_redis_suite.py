@@ -162,6 +162,46 @@ class LossyBlockMachine(LossyMachine):
     options: ClassVar[dict[str, object]] = {"packed": 1}
 
 
+class InstancesMachine(RedisMachine):
+    """The same by two instances of one store: each verb by one of them, and what it finds too."""
+
+    other: RedisStore | None = None
+
+    async def make_store(self, clock: SimulatedClock) -> RedisStore:
+        if self.other is not None:
+            await self.other.close()
+        own = {"prefix": f"test-{os.getpid()}-{next(_names)}"}
+        store, self.other = (
+            new_store(self.url, clock, limits=self.limits, **self.options, **own) for _ in range(2)
+        )
+        return store
+
+    def _start(self) -> None:
+        super()._start()
+        self.notices.listen(self.other)
+        self.run(self.other.open())
+
+    @invariant()
+    def store_is_like_the_model(self) -> None:
+        """Let a tick of each find first what the other was told: it hears of that in a while."""
+        if not self.has_only_moved:
+            now_ms = self.clock.now_ms()
+            for store in (self.other, self.store):
+                store.waiting = lambda: TOPICS
+                promised = self.ask(lambda _, store=store: store.tick(now_ms))
+            self.notices.promise(promised)
+        super().store_is_like_the_model()
+
+    @rule()
+    def go_on_with_the_other(self) -> None:
+        """Let the other instance do what comes next."""
+        self.store, self.other = self.other, self.store
+
+    def teardown(self) -> None:
+        self.run(self.other.close())
+        super().teardown()
+
+
 class DyingMachine(LossyMachine):
     """The same where a verb is given up, and its instance dies: it was done or not, as a whole."""
 
@@ -200,6 +240,7 @@ class DyingMachine(LossyMachine):
     [
         (RedisMachine, "redis_url", 4),
         (BlockMachine, "redis_url", 4),
+        (InstancesMachine, "redis_url", 3),
         (LossyMachine, "redis_url", 2),
         (LossyBlockMachine, "redis_url", 2),
         (DyingMachine, "redis_url", 2),

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +14,12 @@ from dwell.batch.batch import Batch
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreFailed
-from dwell.message import U8, U64, Result
+from dwell.message import U8, U64, Result, TopicSettings
+from dwell.store.allowances import Allowances
 from dwell.store.base import Store
+from dwell.store.fairness import FairTurns
 from dwell.store.memory import MemoryStore
+from dwell.store.memory.rows import Row, Topic
 from dwell.testing.machine import StoreMachine
 from tests import RUNS
 
@@ -147,9 +150,47 @@ class HasNoEvents(MemoryStore):
         self._log = log
 
 
+class OneTurn(FairTurns[Any]):
+    """All messages have the same turn."""
+
+    def next(self, keys: Sequence[Any], numbers: Sequence[int]) -> list[int]:
+        return [0] * len(keys)
+
+
+class IsUnfair(MemoryStore):
+    """Gives the messages of a fair topic as they have come."""
+
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
+        settings = await super().configure(topic, changes)
+        lanes = self.topics[topic].lanes
+        if lanes is not None and lanes.are_fair:
+            lanes._turns = OneTurn()
+        return settings
+
+
+class HasNoRate(MemoryStore):
+    """Gives as many messages as there are, whatever a topic's rate is."""
+
+    def _allowed(self, topic: Topic, wanted: int, now_ms: int) -> int:
+        self._allowances = Allowances()
+        return super()._allowed(topic, wanted, now_ms)
+
+
+class GivesLessThanItsRate(MemoryStore):
+    """Counts each message that is taken twice."""
+
+    def _lease(self, row: Row, lease_ms: int, owner: str, now_ms: int) -> None:
+        if row.topic.settings.rate:
+            self._allowances.spend(row.topic.name, row.topic.settings.rate, 1, now_ms)
+        super()._lease(row, lease_ms, owner, now_ms)
+
+
 @pytest.mark.parametrize(
     "broken",
     [
+        IsUnfair,
+        HasNoRate,
+        GivesLessThanItsRate,
         LosesPart,
         IsEarly,
         NeverPlans,

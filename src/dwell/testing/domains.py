@@ -39,6 +39,9 @@ class Draft(NamedTuple):
         )
 
 
+#: A message that is due at once.
+PLAIN = Draft("", 0, 1024, 0, 0, None, None)
+
 a_topic = st.sampled_from(("a", "a", "a", "b"))
 a_delay_ms = st.sampled_from((0, 500, 1_000, 5_000, 60_000))
 a_due_ms = st.sampled_from(
@@ -64,6 +67,17 @@ some_drafts = st.lists(
     min_size=1,
     max_size=5,
 )
+some_keys = st.lists(st.sampled_from(("key", "key", "key", "other", None)), min_size=6, max_size=9)
+some_bounds = st.fixed_dictionaries(
+    {
+        "fair": st.sampled_from((True, True, False)),
+        "paused": st.just(False),
+        "max_pending": st.just(0),
+        "most_leased": st.just(0),
+        "ordered": st.sampled_from((False, False, True)),
+        "rate": st.sampled_from((0, 0, 5, 20)),
+    }
+)
 some_changes = st.fixed_dictionaries(
     {},
     optional={
@@ -76,5 +90,7 @@ some_changes = st.fixed_dictionaries(
         "on_full": st.sampled_from(("refuse", "drop")),
         "most_leased": st.sampled_from((0, 0, 0, 1, 2)),
         "ordered": st.booleans(),
+        "fair": st.booleans(),
+        "rate": st.sampled_from((0, 0, 0, 5, 20)),
     },
 )

@@ -23,6 +23,15 @@ class Ids:
         assert len(set(ids)) == len(ids), "an id was made twice"
         self._made += ids
 
+    @property
+    def count(self) -> int:
+        """How many ids the store has made."""
+        return len(self._made)
+
+    def newest(self, start: int) -> list[str]:
+        """Return the made ids after the first so many, the newest first."""
+        return self._made[start:][::-1]
+
     def find_made(self, model: Model, views: Views) -> None:
         """Learn the ids that the store made, by the bodies, which are never the same twice."""
         ids = {view.body: id_ for (_, id_), view in views.items()}

@@ -24,6 +24,7 @@ from dwell.message import U8, Result
 from dwell.store.base import Store
 from dwell.testing.domains import (
     OWNERS,
+    PLAIN,
     TOPICS,
     Draft,
     a_conflict,
@@ -33,12 +34,14 @@ from dwell.testing.domains import (
     a_new_priority,
     a_topic,
     an_error,
+    some_bounds,
     some_changes,
     some_drafts,
+    some_keys,
     some_picks,
 )
 from dwell.testing.ids import OPEN, Ids
-from dwell.testing.model import Entry, Item, Model
+from dwell.testing.model import Entry, Given, Item, Model, Names
 from dwell.testing.notices import Notices
 from dwell.testing.receipts import Receipts
 from dwell.testing.rig import encoded, told
@@ -52,6 +55,7 @@ from dwell.testing.views import (
     puts_of,
     same,
     settled,
+    taken_since,
     view_of_message,
     view_of_model,
     view_of_store,
@@ -142,17 +146,44 @@ class StoreMachine(RuleBasedStateMachine):
         """Let model and store do the same; return both answers, or None if there are none."""
         self.has_only_moved = False
         self.model.tick(self.clock.now_ms())
-        before = copy.deepcopy(self.model) if self.can_reopen else self.model
+        before = self._copied()
         refusal, predicted = attempt(lambda: predict(self.model))
         try:
             met, answer = attempt(lambda: self.run(call(self.store)))
         except self.crashes:
-            self._resolve(before)
+            after = self.model
+            self._resolve(before, lambda views: after)
             return None
         assert met is refusal, f"the store says {met}, the model {refusal}"
         if refusal is not None:
             return None
         return predicted, answer  # type: ignore[return-value]
+
+    def follow(
+        self,
+        act: Callable[[Model, Names], list[Item]],
+        call: Callable[[Store], Awaitable[Batch]],
+    ) -> tuple[list[Item], Batch] | None:
+        """Let the store take what is not foretold, and the model check it and do the same."""
+        self.has_only_moved = False
+        self.model.tick(self.clock.now_ms())
+        before = self._copied()
+
+        def after(views: Views) -> Model:
+            model = copy.deepcopy(before)
+            if names := taken_since(model, views):
+                act(model, names)
+            return model
+
+        try:
+            batch = self.run(call(self.store))
+        except self.crashes:
+            self._resolve(before, after)
+            return None
+        return act(self.model, [(message.topic, message.id) for message in batch]), batch
+
+    def _copied(self) -> Model:
+        return copy.deepcopy(self.model) if self.can_reopen else self.model
 
     def _start(self) -> None:
         self.notices.listen(self.store)
@@ -170,16 +201,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.checked_events = 0
         self.store = self.run(self.reopen())
         self._start()
+        self.model.begin_life()
         self.model.tick(self.clock.now_ms())
         self.notices.expect_nothing(self.model)
 
-    def _resolve(self, before: Model) -> None:
+    def _resolve(self, before: Model, after: Callable[[Views], Model]) -> None:
         """Find out whether the verb that a crash cut off has happened."""
-        after = self.model
         self._crash()
         views = self.run(view_of_store(self.store, TOPICS))
         facts = facts_of(self.run(events_from(self.store, 0)))
-        for model in (after, before):
+        for model in (after(views), before):
+            model.begin_life()
             model.tick(self.clock.now_ms())
             self.ids.find_made(model, views)
             if self._is_like(model, views) and self._facts_are(model, facts, 0):
@@ -285,11 +317,10 @@ class StoreMachine(RuleBasedStateMachine):
         self._take(topics, limit, lease_ms, owner)
 
     def _take(self, topics: list[str], limit: int, lease_ms: int, owner: str) -> None:
-        self._check_take(
-            self.do(
-                lambda model: model.take(topics, limit, lease_ms, owner),
-                lambda store: store.take(topics, limit, lease_ms, owner),
-            )
+        self._do_take(
+            topics,
+            lambda model, given: model.take(topics, limit, lease_ms, owner, given),
+            lambda store: store.take(topics, limit, lease_ms, owner),
         )
 
     @precondition(_has_messages)
@@ -297,14 +328,22 @@ class StoreMachine(RuleBasedStateMachine):
     def take_ids(self, topic: str, picks: list[int], lease_ms: int, owner: str) -> None:
         """Take some messages by their ids."""
         ids = self.ids.picked(topic, picks, self.model)
-        self._check_take(
-            self.do(
-                lambda model: model.take_ids(topic, ids, lease_ms, owner),
-                lambda store: store.take_ids(topic, encoded(ids), lease_ms, owner),
-            )
+        self._do_take(
+            [topic],
+            lambda model, given: model.take_ids(topic, ids, lease_ms, owner, given),
+            lambda store: store.take_ids(topic, encoded(ids), lease_ms, owner),
         )
 
-    def _check_take(self, answers: tuple[list[Item], Batch] | None) -> None:
+    def _do_take(
+        self,
+        topics: list[str],
+        act: Callable[[Model, Given], list[Item]],
+        call: Callable[[Store], Awaitable[Batch]],
+    ) -> None:
+        is_foretold = self.model.is_foretold(topics)
+        answers = (
+            self.do(lambda model: act(model, None), call) if is_foretold else self.follow(act, call)
+        )
         if answers is None:
             return
         items, batch = answers
@@ -443,7 +482,14 @@ class StoreMachine(RuleBasedStateMachine):
         answers = self.do(
             lambda model: model.peek(topic, limit), lambda store: store.peek(topic, limit)
         )
-        assert answers is None or list(answers[1].ids) == answers[0]
+        if answers is None:
+            return
+        expected, found = answers[0], list(answers[1].ids)
+        if self.model.topic(topic).fair:
+            assert set(found) <= {item.put.id for item in self.model.givable(topic)}
+            assert min(len(expected), 1) <= len(set(found)) == len(found) <= limit
+        else:
+            assert found == expected
 
     @rule(topic=a_topic, changes=some_changes)
     def configure(self, topic: str, changes: dict[str, Any]) -> None:
@@ -455,6 +501,21 @@ class StoreMachine(RuleBasedStateMachine):
         )
         assert answers is None or answers[0] == answers[1]
         assert self.run(self.store.settings(topic)) == self.model.topic(topic)
+
+    @rule(
+        topic=a_topic,
+        bounds=some_bounds,
+        keys=some_keys,
+        limits=st.lists(st.sampled_from((1, 1, 2, 3)), min_size=3, max_size=6),
+    )
+    def share(
+        self, topic: str, bounds: dict[str, Any], keys: list[str | None], limits: list[int]
+    ) -> None:
+        """Let takers share a topic with bounds that has many messages of few keys."""
+        self.configure(topic, bounds)
+        self.put_without_ids(topic, [PLAIN._replace(key=key) for key in keys])
+        for limit in limits:
+            self._take([topic], limit, 0, OWNERS[0])
 
     # --- time ---------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ each verb, as a store does by itself.
 Messages are named by topic and id, leases by a number that :meth:`Model.take` gives out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +21,11 @@ from dwell.errors import IdExists, TopicFull
 from dwell.message import Kind, Result, State, TopicSettings, decode_extra
 from dwell.retries import retry_delay_ms
 from dwell.store.base import Delays, Errors
+from dwell.testing.bucket import Bucket
+
+#: How many more of one key than of another may come while both have messages: one of the turn that
+#: the other has too, and may go before it.
+_AHEAD = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,13 @@ class Item:
     lease: int = 0
     lease_until_ms: int = 0
     owner: str = ""
+    #: How many messages of each key have come while this one could be given.
+    passed: Counter[str | None] = field(default_factory=Counter)
 
+
+#: The topics and ids of messages, and those that a store has chosen where that was not foretold.
+Names = Sequence[tuple[str, str]]
+Given = Names | None
 
 #: What an event says: time, kind, topic, id, due and attempt.
 Fact = tuple[int, Kind, str, str, int, int]
@@ -73,12 +85,19 @@ class Model:
     facts: list[Fact] = field(default_factory=list)
     arrivals: int = 0
     leases: int = 0
+    buckets: dict[str, Bucket] = field(default_factory=dict)
+    #: How many turns of each key of a topic may have been used by messages that did not come.
+    skipped: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Let it be now: leases end, messages expire, acked ids are forgotten."""
+        if now_ms < self.now_ms:
+            self._wait_again(now_ms)
         self.now_ms = now_ms
+        for bucket in self.buckets.values():
+            bucket.tick(now_ms)
         for item in list(self.items.values()):
             self.lapse(item)
             self.expire(item)
@@ -152,24 +171,103 @@ class Model:
             room -= results[-1] is Result.CREATED
         return results
 
-    def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> list[Item]:
-        """Lease what is ready, by priority, due and arrival."""
+    def take(
+        self, topics: Sequence[str], limit: int, lease_ms: int, owner: str, given: Given = None
+    ) -> list[Item]:
+        """Lease what is ready, by priority, due and arrival.
+
+        Where a topic's rate or its fairness leaves it open which these are, ``given`` says what the
+        store has given, which is checked.
+        """
         taken: list[Item] = []
-        for topic in topics:
+        for topic in dict.fromkeys(topics):
             going = [] if self.topic(topic).paused else self.givable(topic)
-            for item in going[: min(limit - len(taken), self.room(topic))]:
-                self._lease(item, lease_ms, owner)
-                taken.append(item)
+            most = min(limit - len(taken), self.room(topic), len(going))
+            chosen = going[:most] if given is None else self._chosen(topic, going, most, given)
+            self._pass_over(topic, going, chosen)
+            taken += self._lease_all(topic, chosen, lease_ms, owner)
         return taken
 
-    def take_ids(self, topic: str, ids: Sequence[str], lease_ms: int, owner: str) -> list[Item]:
-        """Lease those of some messages that may be taken."""
+    def take_ids(
+        self, topic: str, ids: Sequence[str], lease_ms: int, owner: str, given: Given = None
+    ) -> list[Item]:
+        """Lease those of some messages that may be taken; ``given`` is as in :meth:`take`."""
         going = [] if self.topic(topic).paused else self.givable(topic)
         found = [self.items.get((topic, id_)) for id_ in dict.fromkeys(ids)]
-        taken = [item for item in found if item in going][: self.room(topic)]
-        for item in taken:
-            self._lease(item, lease_ms, owner)
-        return taken
+        wanted = [item for item in found if item in going]
+        number = min(self.room(topic), len(wanted))
+        if given is not None:
+            self._check_number(topic, number, len(given))
+            number = len(given)
+        for item in wanted[:number]:
+            self._skip(item)
+        return self._lease_all(topic, wanted[:number], lease_ms, owner)
+
+    def is_foretold(self, topics: Iterable[str]) -> bool:
+        """Tell whether it is known which messages a take from some topics gives."""
+        return not any(self.topic(topic).fair or self.topic(topic).rate for topic in topics)
+
+    def _chosen(self, topic: str, going: list[Item], most: int, given: Names) -> list[Item]:
+        """Return what a store has given of a topic; it is what it may be."""
+        chosen = [self.items[name] for name in given if name[0] == topic]
+        if self.topic(topic).fair:
+            assert all(item in going for item in chosen), f"{given} is more than may be given"
+            # How many there are of a turn is not told: a take may end with one.
+            self._check_number(topic, most, len(chosen), fewer=True)
+        else:
+            assert chosen == going[: len(chosen)], f"{given} is not what comes first"
+            self._check_number(topic, most, len(chosen))
+        return chosen
+
+    def _check_number(self, topic: str, most: int, count: int, *, fewer: bool = False) -> None:
+        """Check how many were taken of a topic that may have a rate."""
+        least = min(most, 1) if fewer else most
+        if self.topic(topic).rate:
+            bounds = self.buckets[topic].bounds()
+            least, most = min(least, bounds[0]), min(most, bounds[1])
+        assert least <= count <= most, f"{count} are taken where {least} to {most} may be"
+
+    def _pass_over(self, topic: str, going: list[Item], chosen: list[Item]) -> None:
+        """Check that a key whose messages stay has had about as many as the others."""
+        if not self.topic(topic).fair:
+            return
+        came = Counter(self.key(item) for item in chosen)
+        stay = [item for item in going if item not in chosen]
+        for item in self.items.values():
+            if item.topic == topic and item not in stay:
+                item.passed.clear()
+        for item in stay:
+            own = self.key(item)
+            item.passed += came
+            waiting = sum(self.key(other) == own for other in stay)
+            most = item.passed[own] + waiting + self.skipped[topic, own] + _AHEAD
+            assert all(count <= most for count in item.passed.values()), f"{item} has no turn"
+
+    def _skip(self, item: Item) -> None:
+        """Note that a message leaves otherwise than by its turn."""
+        self.skipped[item.topic, self.key(item)] += 1
+        item.passed.clear()
+
+    def key(self, item: Item) -> str | None:
+        """Return the key of a message."""
+        return decode_extra(item.put.extra).key
+
+    def begin_life(self) -> None:
+        """Note that the store was opened: turns begin, and buckets may be full."""
+        for bucket in self.buckets.values():
+            bucket.fill()
+        self._deal_turns()
+
+    def _wait_again(self, now_ms: int) -> None:
+        """Take their turns from messages that are not due any more, as the clock went back."""
+        for item in self.items.values():
+            if item.due_ms > now_ms:
+                self._skip(item)
+
+    def _deal_turns(self) -> None:
+        self.skipped.clear()
+        for item in self.items.values():
+            item.passed.clear()
 
     def peek(self, topic: str, limit: int) -> list[str]:
         """Return the ids of what a take would give, were the topic not paused and had it room."""
@@ -181,8 +279,8 @@ class Model:
         One that was taken and is not done holds its key, also when it waits for its retry. There
         are several of these if they were taken before the topic was ordered.
         """
-        ready = sorted(self.in_state(topic, State.READY), key=_order)
-        begun = sorted(self.begun(topic), key=lambda item: (not item.lease, *_order(item)))
+        ready = sorted(self.in_state(topic, State.READY), key=order_of)
+        begun = sorted(self.begun(topic), key=lambda item: (not item.lease, *order_of(item)))
         first: dict[str | None, Item] = {}
         for item in (*begun, *ready):
             first.setdefault(self.lane(item), item)
@@ -190,8 +288,7 @@ class Model:
 
     def lane(self, item: Item) -> str | None:
         """Return the key of which one message is taken at a time."""
-        is_ordered = self.topic(item.topic).ordered
-        return decode_extra(item.put.extra).key if is_ordered else None
+        return self.key(item) if self.topic(item.topic).ordered else None
 
     def begun(self, topic: str) -> list[Item]:
         """Return the messages that were taken and are not done."""
@@ -206,6 +303,18 @@ class Model:
         most = self.topic(topic).most_leased
         leased = len(self.in_state(topic, State.LEASED))
         return max(most - leased, 0) if most else len(self.items)
+
+    def allowed(self, topic: str) -> int:
+        """Return how many messages of a topic may be taken at least."""
+        room = self.room(topic)
+        return min(room, self.buckets[topic].bounds()[0]) if self.topic(topic).rate else room
+
+    def _lease_all(self, topic: str, items: list[Item], lease_ms: int, owner: str) -> list[Item]:
+        for item in items:
+            self._lease(item, lease_ms, owner)
+        if items and self.topic(topic).rate:
+            self.buckets[topic].spend(len(items))
+        return items
 
     def _lease(self, item: Item, lease_ms: int, owner: str) -> None:
         self.leases += 1
@@ -334,7 +443,14 @@ class Model:
 
     def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
         """Change some of a topic's settings, and return all of them."""
-        self.settings[topic] = structs.replace(self.topic(topic), **changes)
+        before = self.topic(topic)
+        now = self.settings[topic] = structs.replace(before, **changes)
+        if now.rate and topic in self.buckets:
+            self.buckets[topic].change(now.rate)
+        elif now.rate:
+            self.buckets[topic] = Bucket(now.rate, self.now_ms)
+        if (now.fair, now.ordered) != (before.fair, before.ordered):
+            self._deal_turns()
         return self.settings[topic]
 
     def foretold(self, topic: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,6 +509,8 @@ class Model:
             return Result.KEPT
         elif old.lease:
             return Result.LEASED
+        if old is not None:
+            self._skip(old)
         self.arrivals += 1
         arrival = self.arrivals if old is None else old.arrival
         new = Item(topic, arrival, entry, entry.due_ms, entry.expires_ms)
@@ -430,9 +548,11 @@ class Model:
         item.lease, item.lease_until_ms, item.owner = 0, 0, ""
 
     def _note(self, kind: Kind, item: Item) -> None:
+        if kind in (Kind.CANCEL, Kind.MOVE, Kind.EXPIRE):
+            self._skip(item)
         self.facts.append((self.now_ms, kind, item.topic, item.put.id, item.due_ms, item.attempt))
 
 
-def _order(item: Item) -> tuple[int, int, int]:
+def order_of(item: Item) -> tuple[int, int, int]:
     """Return what messages are taken by."""
     return item.put.priority, item.due_ms, item.arrival

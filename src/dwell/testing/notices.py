@@ -44,7 +44,7 @@ class Notices:
         takeable = _takeable(model)
         new = Counter(
             {
-                topic: min(len(ids - self._takeable.get(topic, set())), model.room(topic))
+                topic: min(len(ids - self._takeable.get(topic, set())), model.allowed(topic))
                 for topic, ids in takeable.items()
             }
         )

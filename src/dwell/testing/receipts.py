@@ -17,6 +17,15 @@ class Receipts:
     def __bool__(self) -> bool:
         return bool(self._given)
 
+    @property
+    def count(self) -> int:
+        """How many were given."""
+        return len(self._given)
+
+    def newest(self, start: int) -> list[tuple[int, int]]:
+        """Return those that were given after the first so many, the newest first."""
+        return [words for _, words in reversed(self._given[start:])]
+
     def check_new(self, batch: Batch) -> None:
         """Check that no receipt was given before."""
         known = {words for _, words in self._given}

@@ -15,7 +15,7 @@ from dwell.batch.stats import Stats
 from dwell.errors import IdExists, TopicFull
 from dwell.message import U8, Kind, Message, Result, State, decode_extra
 from dwell.store.base import Store
-from dwell.testing.model import Entry, Fact, Item, Model
+from dwell.testing.model import Entry, Fact, Item, Model, order_of
 
 T = TypeVar("T")
 
@@ -131,6 +131,17 @@ def view_of_model(model: Model, topics: Iterable[str]) -> Views:
         for state in STATES
         for item in model.in_state(topic, state)
     }
+
+
+def taken_since(model: Model, views: Views) -> list[tuple[str, str]]:
+    """Return the names of the messages that were taken once since the model was as it is."""
+    items = sorted(model.items.values(), key=order_of)
+    names = ((item.topic, item.put.id, item.attempt + 1) for item in items)
+    return [
+        (topic, id_)
+        for topic, id_, attempt in names
+        if (topic, id_) in views and views[topic, id_].attempt == attempt
+    ]
 
 
 async def events_from(store: Store, position: int, limit: int = 1000) -> list[Event]:

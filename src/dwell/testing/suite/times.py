@@ -171,6 +171,15 @@ class Times(Suite):
         rig.advance(1_000)
         assert await rig.state("x") is State.DEAD
 
+    @scenario
+    async def test_expires_not_after_being_moved_to_the_same_due(self, rig: Rig) -> None:
+        """A move clears an expiry that the due comes after, also where the due stays the same."""
+        await rig.put("x", delay_ms=2_000, expires_in_ms=1_000)
+        assert await rig.reschedule("x", delay_ms=2_000) == ["moved"]
+        assert (await rig.get("x")).expires_ms == 0
+        rig.advance(2_000)
+        assert await rig.take_ids() == ["x"]
+
     # --- deadlines ----------------------------------------------------------------------------
 
     @scenario

@@ -9,8 +9,8 @@ verb('reschedule', 3, kept(function(topic, versions, dues)
     if r.state == STATE.dead then return RESULT.unknown end
     local due = unpack_from('>I6', dues, 6 * (i - rest) + 1)
     note(KIND.move, r.topic, r.id, due, r.attempt)
-    -- What moves nowhere stays where it lies.
-    if due == r.due then return RESULT.moved end
+    -- What moves nowhere, and keeps its expiry, stays where it lies.
+    if due == r.due and (r.expires == 0 or r.expires > due) then return RESULT.moved end
     r = lifted(n, r)
     r.due, r.take = due, lives.next_take(r.take)
     if r.expires <= due then r.expires = 0 end
