@@ -74,10 +74,11 @@ def _ready(machine: Machine) -> Rows:
     for topic in range(len(machine.topics.names)):
         for chunk in machine.topics.runs(topic).entries():
             rows = chunk.rows.astype(np.intp)
-            good = table.seq[rows] == chunk.seq
-            good &= table.due_ms[rows] == chunk.due_ms
-            good &= table.priority[rows] == chunk.priority
-            found.append(rows[good])
+            is_same = table.seq[rows] == chunk.seq
+            chunk, rows = chunk.part(is_same), rows[is_same]
+            # In a fair topic they are ordered by turns.
+            priority, due_ms = machine.ready._places(topic, rows)
+            found.append(rows[(due_ms == chunk.due_ms) & (priority == chunk.priority)])
     return np.concatenate(found)
 
 
