@@ -44,6 +44,15 @@ def test_columns_refuse_key_and_headers_that_no_store_can_keep():
         Puts.of_rows("t", [row, larger])
 
 
+@pytest.mark.parametrize("verb", ["put", "put_many"])
+async def test_a_keyword_that_a_put_does_not_have_is_named(verb):
+    """The functions behind have keywords of their own, and other names."""
+    async with dwell.open("memory:") as queue:
+        for word in ("dely", "named", "body", "now_ms"):
+            with pytest.raises(TypeError, match=f"{verb}.*'{word}'"):
+                await getattr(queue, verb)("t", [b"x"], **{word: 1})
+
+
 async def test_a_message_is_taken_as_it_was_put():
     async with opened() as queue:
         put = await queue.put(

@@ -1,7 +1,7 @@
 """What a put may say of messages beside their bodies: the keywords of every face that puts."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from dwell.given.values import Delay, Due
 from dwell.message import I64
@@ -47,3 +47,10 @@ class PutManyOptions(OutboxManyOptions, total=False):
     """The same, and delay levels."""
 
     delay_level: int | Sequence[int] | None
+
+
+def refuse_unknown(options: Mapping[str, Any], kind: type, verb: str) -> None:
+    """Raise TypeError for a keyword that a verb does not have."""
+    if unknown := options.keys() - kind.__annotations__.keys():
+        words = ", ".join(kind.__annotations__)
+        raise TypeError(f"{verb}() got the keyword {min(unknown)!r}, expected some of {words}")

@@ -12,6 +12,8 @@ def row_of(
     body: bytes,
     now_ms: int,
     levels_ms: Sequence[int] = (),
+    named: Callable[[str], str] = str,
+    /,
     *,
     delay: Delay | None = None,
     due: Due | None = None,
@@ -24,7 +26,6 @@ def row_of(
     ttl: Delay | None = None,
     key: str | None = None,
     headers: Mapping[str, str] | None = None,
-    named: Callable[[str], str] = str,
 ) -> Row:
     """Return a message as :meth:`dwell.Queue.put` takes it; ``levels_ms`` are the topic's.
 

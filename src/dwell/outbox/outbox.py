@@ -12,7 +12,7 @@ from dwell.batch.puts import PUT_ARRAYS, Row
 from dwell.clock import Clock, RealClock
 from dwell.errors import InvalidId, InvalidInput, InvalidKey
 from dwell.given import values
-from dwell.given.options import OutboxManyOptions, OutboxOptions
+from dwell.given.options import OutboxManyOptions, OutboxOptions, refuse_unknown
 from dwell.given.rows import row_of
 from dwell.message import decode_extra
 from dwell.outbox.table import NAME, table_of
@@ -82,7 +82,11 @@ class Outbox:
         The words are those of :meth:`dwell.Queue.put`. ``delay`` and ``ttl`` count from now, and
         not from the commit or from when a relay comes. Raises InvalidInput before a row is written.
         """
-        row = row_of(_checked(topic, body), self._clock.now_ms(), **options)
+        try:
+            row = row_of(_checked(topic, body), self._clock.now_ms(), **options)
+        except TypeError:
+            refuse_unknown(options, OutboxOptions, "put")
+            raise
         said = _said(topic, row)
         link = self._link(connection)
         link.execute(self._insert_one if _is_postgres(link) else self._insert, said)
@@ -102,7 +106,11 @@ class Outbox:
         :meth:`dwell.Queue.put_many`. Raises InvalidInput before a row is written, and BatchTooLarge
         above 10000 messages or 16 MiB.
         """
-        puts = puts_of(values.topic(topic), bodies, self._clock.now_ms(), **options)
+        try:
+            puts = puts_of(values.topic(topic), bodies, self._clock.now_ms(), **options)
+        except TypeError:
+            refuse_unknown(options, OutboxManyOptions, "put_many")
+            raise
         rows = [_said(topic, row) for row in puts.rows()]
         link = self._link(connection)
         if rows:

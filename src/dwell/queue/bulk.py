@@ -26,6 +26,7 @@ def puts_of(
     bodies: Sequence[object],
     now_ms: int,
     levels_ms: Sequence[int] = (),
+    /,
     *,
     ids: object = None,
     delay: object = None,

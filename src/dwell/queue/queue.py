@@ -18,7 +18,7 @@ from dwell.batch.sweep import EVERY, Sweep, Wanted
 from dwell.clock import Clock
 from dwell.errors import BatchTooLarge, IdExists, TopicFull
 from dwell.given import columns, values
-from dwell.given.options import PutManyOptions, PutOptions
+from dwell.given.options import PutManyOptions, PutOptions, refuse_unknown
 from dwell.given.rows import row_of
 from dwell.given.values import Delay
 from dwell.message import DEFAULT_PRIORITY, U8, U64, State, TopicSettings
@@ -189,14 +189,18 @@ class Queue(Counting):
         ``body`` is bytes, text, or anything that JSON can say. The time is ``delay`` (a span),
         ``due`` (a point in time) or ``delay_level`` (from 1). ``lease`` and ``max_attempts`` are
         the topic's when left out; the smallest ``priority`` leaves first, 1024 unless it is given.
-        Not taken by ``expires``, or within ``ttl`` from now, it is
-        buried. On an ``id`` that exists, ``on_conflict`` says ``keep``, ``replace`` or ``error``
-        (raises IdExists). Raises TopicFull when the topic refuses more.
+        Not taken by ``expires``, or within ``ttl`` from now, it is buried. On an ``id`` that
+        exists, ``on_conflict`` says ``keep``, ``replace`` or ``error`` (raises IdExists). Raises
+        TopicFull when the topic refuses more.
         """
         now_ms = self._store.clock.now_ms()
         topic = values.topic(topic)
         levels_ms = await self._levels_ms(topic) if options.get("delay_level") is not None else ()
-        row = row_of(values.body(body), now_ms, levels_ms, **options)
+        try:
+            row = row_of(values.body(body), now_ms, levels_ms, **options)
+        except TypeError:
+            refuse_unknown(options, PutOptions, "put")
+            raise
         return await self._put_row(topic, row, values.conflict(on_conflict))
 
     async def put_many(
@@ -216,7 +220,11 @@ class Queue(Counting):
         self.check_open()
         topic, on_conflict = values.topic(topic), values.conflict(on_conflict)
         levels_ms = await self._levels_ms(topic) if options.get("delay_level") is not None else ()
-        puts = puts_of(topic, bodies, self._store.clock.now_ms(), levels_ms, **options)
+        try:
+            puts = puts_of(topic, bodies, self._store.clock.now_ms(), levels_ms, **options)
+        except TypeError:
+            refuse_unknown(options, PutManyOptions, "put_many")
+            raise
         if not len(puts):
             return PutAnswer.empty()
         return await self.put_puts(puts, on_conflict)

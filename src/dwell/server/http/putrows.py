@@ -131,6 +131,7 @@ def alone(row: NewMessage, body: bytes, times: Times, named: Callable[[str], str
         body,
         times.now_ms,
         times.levels_ms,
+        named,
         delay=span(row, "delay"),
         due=_moment(row, "due"),
         delay_level=row.delay_level,
@@ -142,7 +143,6 @@ def alone(row: NewMessage, body: bytes, times: Times, named: Callable[[str], str
         ttl=span(row, "ttl"),
         key=row.key,
         headers=headers_of(row, named) if row.headers else None,
-        named=named,
     )
 
 
