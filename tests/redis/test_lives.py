@@ -64,6 +64,19 @@ async def test_an_engine_that_comes_back_empty_is_one_store(shards: int) -> None
                 await old.ack(lost)
 
 
+async def test_a_claim_that_was_under_way_when_all_was_lost_brings_no_number_back() -> None:
+    with redis_server() as server:
+        async with dwell.open(server.url, shards=4) as queue:
+            store = queue.store
+            assert isinstance(store, RedisStore)
+            gone = store.shards._config
+            assert gone is not None
+            server.ask("FLUSHALL")
+            await store.shards._claim(2, gone)
+            await queue.put_many("t", ["x"] * 40)
+            assert store.number != gone.number
+
+
 async def test_two_instances_agree_on_who_was_first_after_a_flush() -> None:
     with redis_server() as server:
         async with dwell.open(server.url, shards=2) as one, dwell.open(server.url) as two:

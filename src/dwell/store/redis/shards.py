@@ -171,13 +171,16 @@ class Shards:
             await self._claim(shard, self._config)
 
     async def _claim(self, shard: int, config: Config, *, is_forced: bool = False) -> None:
-        """Let a shard belong to the store, if it is new or has lost all."""
+        """Let a shard belong to the store, if it is new or has lost all.
+
+        Where the store is gone by now, nothing is done, and the next call of the shard tells so.
+        """
         data = msgspec.msgpack.encode(config)
         told = (self.count, self._options.max_events, self._limits, config.number)
-        number, _ = await self.engine.run(
-            shard, "claim", self._now_ms(), *told, data, int(is_forced)
-        )
-        if int(number) == config.number:
+        place = "" if self.is_cluster else self.engine.keys(0).store
+        own = (data, int(is_forced), place)
+        number, _ = await self.engine.run(shard, "claim", self._now_ms(), *told, *own)
+        if not number or int(number) == config.number:
             return
         meta, copy = self.engine.keys(shard).meta, await self._agreement.copy(shard)
         if copy is None or copy.moves >= config.moves:

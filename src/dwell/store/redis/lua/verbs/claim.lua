@@ -1,7 +1,13 @@
 -- Let the shard belong to the store of this call if it belongs to none, or in any case where `is_forced` is '1'; `config` is
--- what the instances of the store agree on. Answers {the number of the store that it belongs to, finish()}.
-verb('claim', 2, function(config, is_forced)
+-- what the instances of the store agree on. `place` is the key that has it for all shards, or '' where that may be on another
+-- node: a call that was under way while the engine lost all must not bring back the number of the store that is gone. Answers
+-- {the number of the store that it belongs to, or '' if the store is gone, finish()}.
+verb('claim', 3, function(config, is_forced, place)
   local was = META.store
+  if not was and place ~= '' and is_forced ~= '1' then
+    local agreed = call('GET', place)
+    if not agreed or cmsgpack.unpack(agreed)[2] ~= tonumber(META.own) then return {'', {now, 0, {}}} end
+  end
   if was ~= META.own and was and is_forced ~= '1' then return {was, {now, 0, {}}} end
   call('HSET', KEY.meta, 'store', META.own, 'config', config)
   lives.check()
