@@ -18,16 +18,16 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 _HEAD = """<!-- Made by `python -m tools.cli_docs` from src/dwell/cli: change that. -->
 # The command line
 
-`pip install 'dwell[cli]'` brings the command `dwell`, over the store that `--store` names. An
-embedded store belongs to one process at a time: while a worker or a server has it open, the command
-line says `StoreLocked`.
+`pip install 'dwell[cli]'` installs the command `dwell`, which works on the store that `--store`
+names. An embedded store belongs to one process at a time: while a worker or a server has it open,
+the command fails with `StoreLocked`.
 
 ```
 dwell [--store URL] [--json] [--quiet] COMMAND ...
 ```
 
 Answers go to standard output, everything else to standard error; an error is one line that begins
-with its class. Only `put` and a change of `settings` make a store where there is none.
+with its class. Only `put` and a change of `settings` create a missing store.
 
 With `--json`, standard output holds one JSON object a line. A message has the fields of
 `dwell.Message`; its body is `body` when it is UTF-8 text, else `body_base64`. Tables for people
@@ -48,8 +48,8 @@ One JSON object a line; every field but the body may be left out.
 | `due_ms` | epoch milliseconds, in place of `due` |
 | `headers` | an object of texts |
 
-An error names the line. With ids of your own, putting the whole file again is harmless, since an id
-that exists is kept as it is.
+An error names the line. With your own ids, putting the whole file again is harmless, since existing
+ids are kept.
 """
 
 

@@ -103,11 +103,11 @@ def _lines() -> Iterator[str]:
     heads = ["verb", "before", "after", "answer", "event", "when, or what else"]
     yield from table(heads, map(_row, TRANSITIONS))
     yield "\n## Results\n"
-    yield "What a verb says of one message: `dwell.Result`, whose `str` is the word here.\n"
+    yield "The result of a verb for one message: `dwell.Result`, whose `str` is the word here.\n"
     yield from table(["result", "what it means"], ((f"`{r}`", _RESULTS[r]) for r in Result))
     yield "\n## Events\n"
-    yield "What `events` says of one message: `dwell.Kind`. A touch is no event, and neither is a"
-    yield "due that comes.\n"
+    yield "The kinds of `events`: `dwell.Kind`. A touch is no event, and neither is a"
+    yield "due that is reached.\n"
     yield from table(["event", "what happened"], ((f"`{k}`", _EVENTS[k]) for k in Kind))
 
 

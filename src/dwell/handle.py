@@ -63,7 +63,7 @@ class Handle:
 def open(  # noqa: A001 - read as dwell.open
     url: str | os.PathLike[str], *, clock: Clock | None = None, **options: Any
 ) -> Handle:
-    """Return a handle on the store that a URL names; nothing is opened before ``with``.
+    """Return a handle on the store at a URL; the store is opened by ``with``.
 
     ``"memory:"`` keeps messages in this process; a path, or ``"file:"`` and a path, keeps them in
     that folder; ``"http://localhost:8410"`` is a server's (``clock`` is then the server's own);

@@ -179,11 +179,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message, as a taker or a reader sees it.
 
     ``topic``, ``id``, ``body`` (bytes), ``due_ms``, ``state``, ``priority``, ``key``, ``headers``
-    and ``last_error`` are as they were put, or have become.
-    ``attempt`` counts takes (1 at the first). ``receipt`` is set when the message was just taken.
-    ``expires_ms``, ``lease_until_ms`` and ``died_ms`` are 0 when there is none; ``lease_ms`` and
-    ``max_attempts`` are 0 when the topic's settings say. ``number`` is the message's own in its
-    store, from 1 to 2**63 - 1, the same as long as the message is there.
+    and ``last_error`` have their current values. ``attempt`` counts takes (1 at the first).
+    ``receipt`` is set when the message was just taken. ``expires_ms``, ``lease_until_ms`` and
+    ``died_ms`` are 0 if not set; ``lease_ms`` and ``max_attempts`` are 0 if the topic's settings
+    apply. ``number`` is unique in the store, from 1 to 2**63 - 1, and stays the same as long as the
+    message exists.
     """
 
     topic: str
@@ -287,19 +287,19 @@ DELAY_LEVELS_MS = (
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for every message of a topic that does not say otherwise.
+    """Settings of a topic, and defaults for messages without their own values.
 
-    ``lease_ms``: how long a taker has a message. ``max_attempts``: takes before it is dead.
-    ``retry_delays_ms``: the wait after the first, second ... failed attempt; the last one repeats.
-    ``remember_ms``: how long the id of an acked message still counts as existing.
-    ``paused``: nothing is taken. ``max_pending``: how many messages may be delayed or ready, 0 for
-    no limit. ``on_full``: ``refuse`` the put with TopicFull, or ``drop`` what is over the limit.
-    ``delay_levels_ms``: what ``delay_level=1`` and on mean.
-    ``rate``: how many messages all takers together take a second, 0 for no limit; what is unused
-    of a tenth of a second may be taken at once. ``most_leased``: how many they hold at a time, 0
-    for no limit. ``ordered``: messages of one key are taken one at a time and in their order, the
-    next only when the one before it is gone or dead. ``fair``: keys take turns, so that one with
-    many messages does not hold up the others; priorities do not count.
+    ``lease_ms``: how long a taker holds a message. ``max_attempts``: takes before it is dead.
+    ``retry_delays_ms``: the wait after the first, second ... failed attempt; the last delay
+    repeats. ``remember_ms``: how long the id of an acked message still counts as existing.
+    ``paused``: no message is taken. ``max_pending``: how many messages may be delayed or ready, 0
+    for no limit. ``on_full``: ``refuse`` the put with TopicFull, or ``drop`` messages over the
+    limit. ``delay_levels_ms``: the delays for ``delay_level=1`` and up. ``rate``: how many messages
+    all takers together take a second, 0 for no limit; the unused allowance of up to a tenth of a
+    second may be taken at once. ``most_leased``: how many messages they hold at a time, 0 for no
+    limit. ``ordered``: messages of one key are taken one at a time and in order, the next only when
+    the previous message is gone or dead. ``fair``: keys take turns, so that a key with many
+    messages does not hold up the others; priorities do not count.
     """
 
     lease_ms: int = 60_000

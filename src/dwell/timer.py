@@ -146,9 +146,9 @@ class Call:
         return self._due_ms + self._timer._clock.now_ms() - self._wheel.clock.now_ms()
 
     def cancel(self) -> bool:
-        """Let it not run (again); True when that prevented a run, False when there was none left.
+        """Prevent further runs; return True if that prevented a run, False if none was left.
 
-        A function that runs right now is not interrupted.
+        A running function is not interrupted.
         """
         return self._timer._cancel(self)
 
@@ -162,12 +162,12 @@ class Call:
 class Timer:
     """Runs functions when they are due.
 
-    ``async with Timer()`` runs them in the running event loop, ``with Timer()`` in one of its own.
-    Coroutine functions run there, plain ones in a pool of ``threads`` threads. What a function
-    raises, whatever that is, is logged. :meth:`after`, :meth:`every` and :meth:`at` may be called
-    from any thread; they raise InvalidTime for a time that is not one, InvalidInput for what cannot
-    be called and for generators, of which a call runs nothing, and StoreClosed when the timer is
-    not open. Spans are measured by a time that no step of the wall clock moves.
+    ``async with Timer()`` runs them in the running event loop, ``with Timer()`` in its own loop.
+    Coroutine functions run in the loop, plain functions in a pool of ``threads`` threads. Any
+    exception of a function is logged. :meth:`after`, :meth:`every` and :meth:`at` may be called
+    from any thread; they raise InvalidTime for an invalid time, InvalidInput for objects that
+    cannot be called and for generator functions, and StoreClosed if the timer is not open. Spans
+    are measured by a monotonic clock.
     """
 
     def __init__(self, *, threads: int = 4, clock: Clock | None = None) -> None:
@@ -189,7 +189,7 @@ class Timer:
         return self._add_span(values.delay_ms(delay), 0, _bound(function, kwargs), args)
 
     def at(self, due: Due, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
-        """Do so at a point in time, or at once when that has passed."""
+        """Run ``function(*args, **kwargs)`` once at a moment, or at once if it has passed."""
         _check(function)
         due_ms = values.due_ms(due, self._clock.now_ms())
         with self._lock:
@@ -201,8 +201,8 @@ class Timer:
     ) -> Call:
         """Run ``function(*args, **kwargs)`` at a fixed rate, first when one ``interval`` is over.
 
-        Runs never overlap and never pile up: those that would have begun while one was running
-        are left out.
+        Runs never overlap and never pile up: a run that would start during the previous run is
+        skipped.
         """
         interval_ms = values.delay_ms(interval, "interval")
         if interval_ms == 0:

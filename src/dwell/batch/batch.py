@@ -26,10 +26,10 @@ _STATES = {int(state): state for state in State}
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Batch(Sequence[Message]):
-    """Messages in columns: a :class:`Message` is made only for the one that is looked at.
+    """Messages in columns; a :class:`Message` object is made only on access.
 
-    Columns of one length; ``errors`` has the last error of each message that has one, by its
-    place, and ``receipts`` is of shape (n, 2), or None where nothing was taken.
+    All columns have the same length; ``errors`` has the last error of each failed message, by its
+    place, and ``receipts`` is of shape (n, 2), or None if the messages were not taken.
     """
 
     topics: Sequence[str]

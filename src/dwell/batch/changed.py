@@ -8,9 +8,9 @@ from dwell.message import Result
 
 @dataclass(slots=True)
 class Changed:
-    """How many messages matched, and how many of them had which result.
+    """How many messages matched, and the number of messages with each result.
 
-    ``is_complete`` is False when there may be more that match.
+    ``is_complete`` is False if more messages may match.
     """
 
     matched: int

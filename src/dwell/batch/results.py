@@ -23,7 +23,7 @@ def words_of(codes: U8) -> list[str]:
 
 
 class Results(Sequence[Result]):
-    """One :class:`Result` a message, in the order they were given; ``codes`` is the array.
+    """A :class:`Result` for each message, in the order of the call; ``codes`` is the array.
 
     Equal to any sequence of the same results.
     """

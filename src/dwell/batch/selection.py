@@ -8,11 +8,12 @@ from dwell.message import MAX_ATTEMPTS, State, decode_extra
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages of a topic: all that is said must hold; what is left out does not choose.
+    """A filter for messages of a topic: all given conditions must hold.
 
-    ``due_from_ms`` and ``attempt_from`` are in, ``due_to_ms`` and ``attempt_to`` are out.
-    ``headers`` are some of the message's, ``error`` is a part of its ``last_error``. ``where`` is
-    an expression of JMESPath, true of its body. Without ``states`` the verb says which.
+    ``due_from_ms`` and ``attempt_from`` are included, ``due_to_ms`` and ``attempt_to`` are
+    excluded. ``headers`` are some of the message's, ``error`` is a part of its ``last_error``.
+    ``where`` is a JMESPath expression, true for its body. Without ``states``, the verb has a
+    default.
     """
 
     states: tuple[State, ...] | None = None

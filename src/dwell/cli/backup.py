@@ -29,8 +29,8 @@ def backup(
 ) -> None:
     """Copy the store, as it is now, to a new folder that can be opened as a store at once.
 
-    Where a server has the store open, let it make the copy: --store http://localhost:8410. It goes
-    on meanwhile.
+    If a server has the store open, let it make the copy: --store http://localhost:8410. It keeps
+    working.
     """
     session = session_of(context)
     try:

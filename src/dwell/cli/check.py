@@ -23,9 +23,9 @@ def check(
         typer.Option("--repair", help="Repair it, and say exactly what could not be saved."),
     ] = False,
 ) -> None:
-    """Read every record of the store, and say what is wrong with it.
+    """Read every record of the store, and report damage.
 
-    The store has to be a folder that nobody has open.
+    The store must be a folder that no process has open.
     """
     from dwell.store.embedded.check import check as check_folder
 

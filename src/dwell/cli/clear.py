@@ -15,9 +15,9 @@ def clear(
     topic: TopicArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
 ) -> None:
-    """Cancel every message of a topic that nobody has taken: delayed, ready and dead ones.
+    """Cancel every message of a topic that is not leased: delayed, ready and dead.
 
-    Those that are leased stay, with their takers.
+    Leased messages stay with their takers.
     """
     session = session_of(context)
     question = f"Cancel every message of {values.topic(topic)} that nobody has taken?"

@@ -24,7 +24,7 @@ def stats(
         ),
     ] = None,
 ) -> None:
-    """Count the messages by topic and state, and what has happened to messages so far."""
+    """Count the messages by topic and state, and the events by kind."""
     session = session_of(context)
     if shards is not None:
         return _show_shards(session, shards)

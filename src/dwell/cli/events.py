@@ -28,11 +28,11 @@ def events(
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Of this topic only.")] = None,
     id_: Annotated[str | None, typer.Option("--id", metavar="ID", help="Of this id only.")] = None,
 ) -> None:
-    """Print what happened to messages, in order: to all, or to those of a topic or of an id.
+    """Print the events of messages, in order: of all messages, of a topic, or of an id.
 
-    So `--topic mails --id 7` says when that message was put and taken, and when it died. Positions
-    never change, so that a program can go on after the last one that it has seen. The oldest events
-    are dropped in time: then the first one printed is the oldest that is kept.
+    So `--topic mails --id 7` shows when that message was put and taken, and when it died. Positions
+    never change, so a program can continue after the last position it has seen. The store drops the
+    oldest events in time: then the first printed event is the oldest kept.
     """
     out = session_of(context).out
     with session_of(context).queue() as queue:

@@ -24,7 +24,7 @@ def find(
     *,
     which: Selection | None = None,
 ) -> None:
-    """List a topic's messages that match, by due: ready ones, where no other state is said."""
+    """List a topic's messages that match, by due; without a state, ready messages."""
     if expression is None and which is None:
         raise InvalidInput(f"find: expected an EXPRESSION or some of {', '.join(NAMES)}")
     session, wanted = session_of(context), which or ALL

@@ -48,7 +48,7 @@ def get(
     *,
     which: Selection | None = None,
 ) -> None:
-    """Print messages with everything about them: by id, or those that the options say."""
+    """Print messages with all their fields, selected by id or by options."""
     check_either("get", ids, which, limit=limit)
     session, are_known = session_of(context), True
     with session.queue() as queue:
@@ -84,9 +84,9 @@ def cancel(
     *,
     which: Selection | None = None,
 ) -> None:
-    """Forget messages that nobody has taken: by id, or those that the options say.
+    """Cancel messages that are not leased, selected by id or by options.
 
-    Of the latter it says how many there are, and asks.
+    With options, it prints the number of matches and asks.
     """
     check_either("cancel", ids, which, limit=limit, dry_run=dry_run)
     session, most = session_of(context), _most(limit)
@@ -115,10 +115,9 @@ def reschedule(
     *,
     which: Selection | None = None,
 ) -> None:
-    """Change when messages fall due: one of --delay, --due and --shift has to be given.
+    """Change when messages fall due, with --delay, --due or --shift.
 
-    They are named by id, or those that the options say. Of the latter it says how many there are,
-    and asks.
+    Select messages by id or by options. With options, it prints the number of matches and asks.
     """
     check_either("reschedule", ids, which, shift=shift, limit=limit, dry_run=dry_run)
     session, most, span, by = session_of(context), _most(limit), span_of(delay), span_of(shift)
@@ -151,10 +150,10 @@ def kick(
     *,
     which: Selection | None = None,
 ) -> None:
-    """Bring dead messages back, with their attempts anew: by id, or those that the options say.
+    """Bring dead messages back with 0 attempts, selected by id or by options.
 
-    Of the latter it says how many there are, and asks. --limit alone brings back a number of them,
-    those that were due first.
+    With options, it prints the number of matches and asks. --limit alone brings back that many
+    messages, the earliest dues first.
     """
     is_number = limit is not None and which is None and not ids
     if is_number and (dry_run or pace is not None):

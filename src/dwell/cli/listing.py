@@ -32,7 +32,7 @@ def list_messages(
     *,
     which: Selection | None = None,
 ) -> None:
-    """List a topic's messages, or those that the options say: state after state, each by due."""
+    """List a topic's messages, or a selection of them: state after state, each by due."""
     session = session_of(context)
     most = None if everything else limit
     with session.queue() as queue, closing(matching(queue, topic, which, most)) as messages:

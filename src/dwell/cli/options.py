@@ -44,11 +44,11 @@ LeaseOption = Annotated[
     str | None,
     typer.Option(
         metavar="SPAN",
-        help="How long the taker has it. Left out: as the message or its topic says.",
+        help="How long the taker holds it. By default the message's or topic's lease.",
         show_default=False,
     ),
 ]
-WHERE_HELP = "Only bodies in JSON for which this expression of JMESPath is true."
+WHERE_HELP = "Only messages with a JSON body that matches this JMESPath expression."
 #: Nothing is counted beyond the largest number of the machine.
 LimitOption = Annotated[
     int, typer.Option("--limit", min=1, max=sys.maxsize, metavar="N", help="How many at most.")

@@ -45,7 +45,7 @@ _Expires = Annotated[
 _Key = Annotated[str | None, _option("TEXT", "The key that orders messages.")]
 _Header = Annotated[list[str] | None, _option("NAME=VALUE", "A header; may be repeated.")]
 _MaxAttempts = Annotated[
-    int | None, _option("N", "How often it may be taken. Left out: as the topic says.")
+    int | None, _option("N", "How often it may be taken. By default the topic's setting.")
 ]
 _OnConflict = Annotated[
     str, typer.Option(metavar="WORD", help="On an id that exists: keep, replace or error.")
@@ -72,10 +72,10 @@ def put(
 ) -> None:
     """Put a message, to be taken once it is due: now unless a time is given.
 
-    With --many each line is a JSON object: a body, or a body_base64, and beside it id, due, due_ms,
-    delay, delay_level, priority, lease, ttl, expires, key, headers and max_attempts as wanted. The
-    options are for the lines that do not say otherwise. Lines are put in batches of 1000: of a
-    batch with a bad line nothing is put, and the batches before it stay put.
+    With --many each line is a JSON object with a body or a body_base64, and optionally id, due,
+    due_ms, delay, delay_level, priority, lease, ttl, expires, key, headers and max_attempts. The
+    options are the defaults for all lines. Lines are put in batches of 1000: a batch with a bad
+    line is not put, but the batches before it are.
     """
     defaults = Line(
         id=id_,

@@ -11,7 +11,7 @@ from dwell.wire.rows import span_of
 
 
 def ack(context: typer.Context, receipts: ReceiptsArgument) -> None:
-    """Say that messages are done, and forget them."""
+    """Report messages as done, and remove them."""
     session_of(context).apply(
         "receipt", receipts, Result.ACKED, lambda queue, chunk: queue.ack(chunk)
     )
@@ -31,9 +31,9 @@ def release(
         typer.Option(metavar="TEXT", help="What failed, kept as last_error.", show_default=False),
     ] = None,
 ) -> None:
-    """Give messages back, to be taken again.
+    """Requeue messages, to be taken again.
 
-    One whose attempts are used up is buried.
+    A message whose attempts are used up is buried.
     """
     span = span_of(delay)
     session_of(context).apply(
@@ -45,7 +45,7 @@ def release(
 
 
 def touch(context: typer.Context, receipts: ReceiptsArgument, lease: LeaseOption = None) -> None:
-    """Let the leases of messages run on, anew from now."""
+    """Extend the leases of messages, counted from now."""
     span = span_of(lease)
     session_of(context).apply(
         "receipt", receipts, Result.TOUCHED, lambda queue, chunk: queue.touch(chunk, span)
@@ -60,7 +60,7 @@ def bury(
         typer.Option(metavar="TEXT", help="Why, kept as last_error.", show_default=False),
     ] = None,
 ) -> None:
-    """Set messages aside as dead, until they are kicked or cancelled."""
+    """Make messages dead, until they are kicked or cancelled."""
     session_of(context).apply(
         "receipt", receipts, Result.BURIED, lambda queue, chunk: queue.bury(chunk, reason)
     )

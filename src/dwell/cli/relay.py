@@ -76,10 +76,11 @@ def relay(
     batch: _Batch = 5_000,
     http: _Http = None,
 ) -> None:
-    """Hold what a broker gives until it is due, and hand it on, until SIGTERM or Ctrl-C.
+    """Hold a broker's messages until they are due, and send them on, until SIGTERM or Ctrl-C.
 
-    `--store` holds it. Any number of relays share the work over one server or Redis. Without
-    `--to` what comes stays in the store, for workers; without `--from` what is due there leaves.
+    `--store` holds them. Any number of relays share the work over one server or Redis. Without
+    `--to` messages stay in the store, for workers; without `--from` due messages of the store
+    leave.
     """
     said = dict(locals())
     session = session_of(said.pop("context"))

@@ -16,9 +16,9 @@ def reshard(
 ) -> None:
     """Give a store on Redis more shards; stop all its instances first.
 
-    Messages move to where their ids and keys belong by the new number. A run that was cut off is
-    made again with the same number. Leases that are under way end. An ordered topic may have no
-    messages with keys whose ids the queue made: they would stay, and be overtaken.
+    Messages move to the shard of their ids and keys by the new number. Repeat an interrupted run
+    with the same number. Current leases end. An ordered topic may have no messages with keys whose
+    ids the queue made: they would stay, and be overtaken.
     """
     session = session_of(context)
     if not session.store.startswith(("redis", "valkey")):

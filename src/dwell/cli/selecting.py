@@ -35,13 +35,13 @@ _STATE = _option(
 )
 _OPTIONS = (
     _option("where", "EXPRESSION", WHERE_HELP),
-    _option("key", "KEY", "Only those with this key."),
-    _option("header", "NAME=VALUE", "Only those with this header; may be repeated.", list[str]),
-    _option("error", "TEXT", "Only those whose last error has this text in it."),
-    _option("attempt_from", "N", "Only those with so many attempts or more.", int),
-    _option("attempt_to", "N", "Only those with fewer attempts.", int),
-    _option("due_from", "TIME", f"Only those due then or later: {_TIME}"),
-    _option("due_to", "TIME", f"Only those due before: {_TIME}"),
+    _option("key", "KEY", "Only messages with this key."),
+    _option("header", "NAME=VALUE", "Only messages with this header; may be repeated.", list[str]),
+    _option("error", "TEXT", "Only messages whose last error contains this text."),
+    _option("attempt_from", "N", "Only messages with at least this many attempts.", int),
+    _option("attempt_to", "N", "Only messages with fewer attempts than this.", int),
+    _option("due_from", "TIME", f"Only messages due then or later: {_TIME}"),
+    _option("due_to", "TIME", f"Only messages due before: {_TIME}"),
 )
 #: What the options are called, for errors.
 NAMES = [f"--{option.name.replace('_', '-')}" for option in _OPTIONS]

@@ -18,9 +18,9 @@ def stale(
     repair: Annotated[bool, typer.Option("--repair", help="Put right what is printed.")] = False,
     limit: Annotated[int, typer.Option(metavar="N", help="How many at most.")] = 1000,
 ) -> None:
-    """Compare the parts of the store, and print what only some of them know.
+    """Compare the parts of the store, and print their differences.
 
-    Unlike check it can be asked of a server. A repair loses no message that has its body.
+    Unlike check, it also works over a server. A repair loses no message that has its body.
     """
     session = session_of(context)
     with session.queue() as queue:

@@ -44,9 +44,9 @@ def take(
 ) -> None:
     """Take messages that are due, and print them with their receipts.
 
-    They are yours until the lease ends: ack, release or bury them by receipt before that, or they
-    come back. Those that cannot be printed are given back at once. Options that say which take
-    messages of one topic, by due, without --wait.
+    You hold them until the lease ends: ack, release or bury them by receipt before that, or they
+    come back. Messages that cannot be printed are released at once. With options that select
+    messages, the command takes from one topic, by due, without --wait.
     """
     session = session_of(context)
     span, waiting = span_of(lease), span_of(wait)

@@ -31,10 +31,11 @@ def takeover(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what is there.")] = False,
 ) -> None:
-    """Move what waits elsewhere into the store, while both run, and count what became of it.
+    """Move waiting messages of another queue into the store, while both run, and count them.
 
-    What is delayed keeps its due. What a worker there has stays with it, and what is dead stays
-    where it is. A run that was cut off is made again: what it had put is known by its ids.
+    Delayed messages keep their due. Leased messages stay with their workers, and dead messages stay
+    in the source. Repeat an interrupted run: it recognises by their ids the messages that it had
+    put.
     """
     session = session_of(context)
     moved = 0

@@ -28,10 +28,10 @@ def work(
         ),
     ],
 ) -> None:
-    """Run a worker until SIGTERM or Ctrl-C, then let what runs come to its end.
+    """Run a worker until SIGTERM or Ctrl-C, then let running handlers finish.
 
-    A second signal does not wait for that. The worker opens the store that it was made with, so
-    --store has no say here.
+    A second signal does not wait for them. The worker opens the store that it was made with, so
+    --store has no effect.
     """
     session = session_of(context)
     if session.store_given:

@@ -27,11 +27,11 @@ def select(
     attempt_from: int | None = None,
     attempt_to: int | None = None,
 ) -> Selection:
-    """Say which messages of a topic: all that is said must hold. Raises InvalidInput.
+    """Select messages of a topic that meet all given conditions. Raises InvalidInput.
 
-    ``where`` is an expression of JMESPath over the body, ``state`` one or many, ``headers`` some of
-    a message's, ``error`` a part of its last error. ``due_from`` and ``attempt_from`` are in,
-    ``due_to`` and ``attempt_to`` are out.
+    ``where`` is a JMESPath expression over the body, ``state`` a state or several, ``headers`` some
+    of the message's headers, ``error`` a part of its last error. ``due_from`` and ``attempt_from``
+    are included, ``due_to`` and ``attempt_to`` are excluded.
     """
     given = Selection(
         states=None if state is None else states(state),

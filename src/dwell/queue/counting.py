@@ -27,9 +27,9 @@ class Counting(Selecting):
     ) -> I64:
         """Return how many delayed messages fall due in each of ``count`` spans from ``start`` on.
 
-        Without topics those of all count, and without ``start`` the spans begin now. They are as
-        long as ``span`` says, and 1500 at most. What is moved meanwhile may count twice, or not at
-        all.
+        Without topics, all topics count, and without ``start`` the spans begin now. Each span is as
+        long as ``span``, and there are at most 1500. A message that is moved during the count may
+        count twice or not at all.
         """
         wanted = values.topics(topics) if topics else ()
         now_ms = self._store.clock.now_ms()
@@ -42,7 +42,7 @@ class Counting(Selecting):
         return await self._store.count_due(wanted, Spans(start_ms, span_ms, count))
 
     async def oldest_ready(self) -> dict[str, int]:
-        """Return since when the message that waits longest for a taker has been due, by topic.
+        """Return the due of the message that has waited longest for a taker, by topic.
 
         It is in epoch milliseconds; topics without a ready message are left out.
         """
@@ -52,9 +52,9 @@ class Counting(Selecting):
     async def holders(
         self, limit: int = 1000, *, prefixes: tuple[str, ...] = ALL_TOPICS
     ) -> list[Holder]:
-        """Return who has how many messages of which topic under lease, the most first.
+        """Return how many messages each owner holds in each topic, the most first.
 
-        Only topics count whose names begin as one of ``prefixes`` says.
+        Only topics whose names begin with an entry of ``prefixes`` count.
         """
         limit = values.limit(limit)
         self.check_open()

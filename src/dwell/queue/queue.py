@@ -89,8 +89,8 @@ class Queue(Counting):
     def topic(self, name: str, kind: type[T]) -> Typed[T]:
         """Return a topic whose bodies are values of a type, a Struct, dataclass or Pydantic model.
 
-        Raises InvalidTopic, and InvalidBody for a type that JSON cannot say, or that has a part
-        which it cannot say: a class of your own is none of these.
+        Raises InvalidTopic, and InvalidBody for a type that JSON cannot encode, or that has a part
+        that JSON cannot encode, such as a plain class.
         """
         return Typed(self, name, kind)
 
@@ -186,12 +186,12 @@ class Queue(Counting):
     ) -> Put:
         """Put one message; it may be taken once it is due, now unless a time is given.
 
-        ``body`` is bytes, text, or anything that JSON can say. The time is ``delay`` (a span),
-        ``due`` (a point in time) or ``delay_level`` (from 1). ``lease`` and ``max_attempts`` are
-        the topic's when left out; the smallest ``priority`` leaves first, 1024 unless it is given.
-        Not taken by ``expires``, or within ``ttl`` from now, it is buried. On an ``id`` that
-        exists, ``on_conflict`` says ``keep``, ``replace`` or ``error`` (raises IdExists). Raises
-        TopicFull when the topic refuses more.
+        ``body`` is bytes, text, or any value that JSON can encode. The time is ``delay`` (a span),
+        ``due`` (a point in time) or ``delay_level`` (from 1). ``lease`` and ``max_attempts``
+        default to the topic's settings. The smallest ``priority`` is taken first; the default is
+        1024. A message that is not taken by ``expires``, or within ``ttl`` from now, is buried. If
+        the ``id`` exists, ``on_conflict`` decides: ``keep``, ``replace`` or ``error`` (raises
+        IdExists). Raises TopicFull if the topic is full and refuses messages.
         """
         now_ms = self._store.clock.now_ms()
         topic = values.topic(topic)
@@ -211,11 +211,11 @@ class Queue(Counting):
         on_conflict: str = "keep",
         **options: Unpack[PutManyOptions],
     ) -> PutAnswer:
-        """Put many messages in one batch, all or none: what :meth:`put` says, in columns.
+        """Put many messages in one batch, all or none: the arguments of :meth:`put`, in columns.
 
-        Every value but ``ids`` may be one for all, or a sequence or array of the bodies' length.
-        Arrays of ``due`` (int64, epoch milliseconds) cost least. Raises BatchTooLarge above
-        10000 messages or 16 MiB.
+        Every argument but ``ids`` may be a single value for all messages, or a sequence or array as
+        long as ``bodies``. Arrays of ``due`` (int64, epoch milliseconds) cost least. Raises
+        BatchTooLarge above 10000 messages or 16 MiB.
         """
         self.check_open()
         topic, on_conflict = values.topic(topic), values.conflict(on_conflict)
@@ -230,9 +230,9 @@ class Queue(Counting):
         return await self.put_puts(puts, on_conflict)
 
     async def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer:
-        """Put columns that hold only what a store may be given: nothing is checked here again.
+        """Put columns whose values were checked already; this method checks nothing.
 
-        Batches that many callers give in one turn of the event loop are one put of the store.
+        Batches that callers give in the same turn of the event loop become one put of the store.
         """
         self.check_open()
         batch = (puts.topic, on_conflict, puts.ids is not None)
@@ -245,11 +245,11 @@ class Queue(Counting):
         on_conflict: str = "keep",
         counted_ms: int | None = None,
     ) -> Sequence[Put]:
-        """Put rows that hold only what a store may be given.
+        """Put rows whose values were checked already.
 
-        Nothing but the size of headers is checked here again.
-        All of them have an id, or none has. What they count from now is counted from this call,
-        where ``counted_ms`` says which now that was.
+        This method checks only the size of headers. All rows have an id, or none has. If
+        ``counted_ms`` is given, it is the time from which the rows count their spans; they are
+        recounted from this call.
         """
         self.check_open()
         if not rows:
@@ -280,13 +280,12 @@ class Queue(Counting):
         owner: str = "",
         wait: Delay = 0,
     ) -> Batch:
-        """Take at most ``limit`` messages that are due, topic after topic as listed.
+        """Take at most ``limit`` due messages, topic after topic as listed.
 
-        They are the taker's until ``lease`` is over (left out: as each message or its topic
-        says). ``wait`` is how long to wait for a message when there is none; the answer is empty
-        when there was none all that time, and holds fewer than there are if these would be more
-        than 16 MiB. :meth:`held` returns again what ``owner`` holds. When the call is cancelled,
-        what it had taken is given back.
+        The taker holds them until ``lease`` ends (by default the lease of the message or its
+        topic). ``wait`` is how long to wait if no message is due; the batch is empty if none falls
+        due in that time. A batch holds at most 16 MiB. :meth:`held` returns the messages that
+        ``owner`` holds. If the call is cancelled, it releases the messages that it had taken.
         """
         wish = Wish(values.topics(topics), values.lease_ms(lease), values.owner(owner))
         wait_ms = values.delay_ms(wait, "wait") if wait else 0
@@ -301,10 +300,10 @@ class Queue(Counting):
         owner: str = "",
         versions: Versions | None = None,
     ) -> Batch:
-        """Take those of some messages that are ready; the others are left out of the answer.
+        """Take messages by id if they are ready; other messages are left out of the batch.
 
-        So are, with the ``versions`` that a page or a sweep has of them, those that have changed.
-                When the call is cancelled, what it had taken is given back.
+        With the ``versions`` of a page or a sweep, messages that have changed since are left out
+        too. If the call is cancelled, it releases the messages that it had taken.
         """
         topic, many = values.topic(topic), self._ids([ids] if isinstance(ids, str) else ids)
         lease_ms, owner = values.lease_ms(lease), values.owner(owner)
@@ -320,13 +319,13 @@ class Queue(Counting):
         return await self._store.peek(topic, limit)
 
     async def held(self, owner: str) -> Batch:
-        """Return again what an owner holds under lease, with receipts, in order of due."""
+        """Return the messages that an owner holds, with receipts, in order of due."""
         owner = values.owner(owner)
         self.check_open()
         return await self._store.held(owner)
 
     async def named(self, numbers: Sequence[int] | U64) -> list[tuple[str, str] | None]:
-        """Return topic and id of the message of each number, or None where there is none."""
+        """Return topic and id of the message of each number, or None if it does not exist."""
         self.check_open()
         return await self._store.named(columns.numbers(numbers))
 
@@ -340,7 +339,7 @@ class Queue(Counting):
         return await self._store.count_urgent(topic, priority)
 
     async def taken_from(self, what: ManyTaken) -> list[str | None]:
-        """Return the topic of each message that was taken, or None of a receipt no longer good."""
+        """Return the topic of each taken message, or None if its receipt is no longer valid."""
         return await self._store.taken_from(self._receipts(what))
 
     async def scan(
@@ -356,9 +355,9 @@ class Queue(Counting):
         return await self._store.scan(topic, state, cursor, limit)
 
     async def clear(self, topic: str) -> int:
-        """Cancel every message of a topic that nobody has taken; return how many those were.
+        """Cancel every message of a topic that is not leased; return their number.
 
-        Those that are leased stay, with their takers, and so do the topic's settings.
+        Leased messages stay with their takers, and the topic's settings are kept.
         """
         topic = values.topic(topic)
         self.check_open()
@@ -367,10 +366,10 @@ class Queue(Counting):
     async def sweep(
         self, wanted: Wanted = EVERY, *, start: int = 0, stop: int = 2**63 - 1, limit: int = 1000
     ) -> Sweep:
-        """Return some messages in no order, from place ``start`` to before ``stop``.
+        """Return messages in no order, from place ``start`` to before ``stop``.
 
-        What is there during all of a sweep is given once, whatever moves meanwhile; several parts
-        can run side by side. ``limit`` 0 tells only how many places there are.
+        A message that exists during the whole sweep is returned once, even if it is moved. Several
+        parts can run in parallel. ``limit`` 0 returns only the number of places.
         """
         limit = values.limit(limit) if limit else 0
         start, stop = values.position(start, "start"), values.position(stop, "stop")
@@ -379,27 +378,27 @@ class Queue(Counting):
         return await self._store.sweep(wanted, start, stop if limit else 0, limit)
 
     async def events(self, position: int = 0, limit: int = 1000) -> EventPage:
-        """Return at most ``limit`` events from ``position`` on, or from the oldest that is kept."""
+        """Return at most ``limit`` events from ``position`` on, or from the oldest event kept."""
         position, limit = values.position(position), values.limit(limit)
         self.check_open()
         return await self._store.events(position, limit)
 
     async def stats(self) -> Stats:
-        """Return how many messages are in which state, and how often what has happened."""
+        """Return the number of messages in each state, and the number of events of each kind."""
         self.check_open()
         return await self._store.stats()
 
     async def sizes(self, topic: str) -> list[TopicStats]:
-        """Return how many messages of a topic are in which state, an entry for each shard."""
+        """Return the number of messages in each state of a topic, an entry for each shard."""
         topic = values.topic(topic)
         self.check_open()
         return await self._store.sizes(topic)
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
-        """Compare the parts of the store; return at most ``limit`` things that only some know.
+        """Compare the parts of the store; return at most ``limit`` differences.
 
-        A store that is whole answers with none. With ``repair`` those that are returned are put
-        right: no message that has its body is lost by that.
+        An intact store returns an empty list. ``repair`` repairs the returned differences; this
+        loses no message that has its body.
         """
         limit = values.limit(limit)
         self.check_open()
@@ -436,14 +435,14 @@ class Queue(Counting):
     async def configure(self, topic: str, **changes: Any) -> TopicSettings:
         """Change some of a topic's settings and return them all; raises InvalidSettings.
 
-        The names and units are those of :class:`dwell.TopicSettings`. The others stay as they are,
-        also when somebody else changes them at the same time.
+        The names and units are those of :class:`dwell.TopicSettings`. Other settings stay
+        unchanged, even if another caller changes them at the same time.
         """
         self.check_open()
         topic, changes = values.topic(topic), values.setting_changes(changes)
         return await self._store.configure(topic, changes)
 
     async def settings(self, topic: str) -> TopicSettings:
-        """Return what holds for a topic's messages that do not say otherwise."""
+        """Return the defaults for a topic's messages."""
         self.check_open()
         return await self._store.settings(values.topic(topic))

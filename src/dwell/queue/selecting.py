@@ -37,10 +37,10 @@ class Selecting(Verbs):
     ) -> Batch:
         """Return at most ``limit`` messages that match, state after state, each by due.
 
-        ``which`` is a :func:`dwell.select`, or an expression of JMESPath over the body, decoded as
-        JSON: ``city == 'Rome'``. A message matches when the answer is anything but false, null or
-        empty; a body that is not JSON, or not of the kind that the expression is for, does not.
-        Without a state those that are ready are looked at. Raises InvalidQuery.
+        ``which`` is a :func:`dwell.select`, or a JMESPath expression over the body, decoded as
+        JSON: ``city == 'Rome'``. A message matches if the result is not false, null or empty. A
+        body that is not JSON, or of the wrong type for the expression, does not match. Without a
+        state, ready messages are searched. Raises InvalidQuery.
         """
         topic, limit = values.topic(topic), values.limit(limit)
         given = selecting.narrowed(selecting.selection(which), state, (State.READY,))
@@ -66,8 +66,8 @@ class Selecting(Verbs):
     ) -> AsyncIterator[Batch]:
         """Yield all of a topic's messages that match, by due, at most ``limit`` at a time.
 
-        They are those of one state after another: delayed ones, when neither ``state`` nor
-        ``which`` says more.
+        The states follow one another. Without a ``state``, or states in ``which``, delayed messages
+        are yielded.
         """
         topic, limit = values.topic(topic), values.limit(limit)
         given = ALL if which is None else selecting.selection(which)
@@ -94,8 +94,8 @@ class Selecting(Verbs):
     ) -> Batch:
         """Take at most ``limit`` ready messages that match, by due, without waiting.
 
-        ``which`` is as for :meth:`find`; a paused topic gives none. When the call is cancelled,
-        what it had taken is given back. Raises InvalidQuery.
+        ``which`` is as for :meth:`find`; a paused topic gives none. If the call is cancelled, it
+        releases the messages that it had taken. Raises InvalidQuery.
         """
         topic, limit = values.topic(topic), values.limit(limit)
         given = selecting.only_ready(selecting.selection(which))
@@ -111,12 +111,11 @@ class Selecting(Verbs):
         limit: int = MAX_CHANGE_MESSAGES,
         dry_run: bool = False,
     ) -> Changed:
-        """Forget messages that match and that nobody has taken, at most ``limit``.
+        """Cancel matching messages that are not leased, at most ``limit``.
 
-        Without a state they are delayed, ready and dead ones. All are found before the first is
-        cancelled: one that was taken meanwhile is ``leased``, one that no longer matches
-        ``unknown``.
-        ``dry_run`` counts them, and changes nothing.
+        Without a state, delayed, ready and dead messages match. All are found before the first is
+        cancelled: a message that was taken in between is ``leased``, a message that no longer
+        matches is ``unknown``. ``dry_run`` counts them, and changes nothing.
         """
         return await self._change(topic, which, changes.cancel(), limit, dry_run)
 
@@ -133,10 +132,10 @@ class Selecting(Verbs):
     ) -> Changed:
         """Change when messages that match fall due, at most ``limit``.
 
-        One of ``delay``, ``due`` and ``shift`` has to be given: each falls due so much later than
-        it would have, with ``-30m`` earlier. Without a state they are delayed and ready ones. All
-        are found before the first is moved: one that was taken meanwhile is ``leased``, one that no
-        longer matches ``unknown``. ``dry_run`` counts them, and changes nothing.
+        Either ``delay``, ``due`` or ``shift`` is required; ``shift`` moves each due later by that
+        span, or earlier with ``-30m``. Without a state, delayed and ready messages match. All are
+        found before the first is moved: a message that was taken in between is ``leased``, a
+        message that no longer matches is ``unknown``. ``dry_run`` counts them, and changes nothing.
         """
         given = [
             name for name, v in (("delay", delay), ("due", due), ("shift", shift)) if v is not None
@@ -160,10 +159,10 @@ class Selecting(Verbs):
         limit: int = MAX_CHANGE_MESSAGES,
         dry_run: bool = False,
     ) -> Changed:
-        """Bring dead messages that match back, due after ``delay``, attempts anew: ``kicked``.
+        """Bring matching dead messages back, due after ``delay``, with 0 attempts: ``kicked``.
 
-        They are ``limit`` at most. With a ``pace`` so many fall due in each second from then on.
-        All are found before the first is kicked: one that no longer matches is ``unknown``.
+        At most ``limit`` are kicked. With a ``pace``, at most that many fall due in each second.
+        All are found before the first is kicked: a message that no longer matches is ``unknown``.
         ``dry_run`` counts them, and changes nothing.
         """
         how = changes.kick(values.delay_ms(delay), selecting.pace(pace))

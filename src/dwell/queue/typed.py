@@ -28,15 +28,15 @@ class Typed(Generic[T]):
         self._codec = Codec(kind)
 
     async def put(self, value: T, **words: Any) -> Put:
-        """Put a value; ``words`` are those of :meth:`dwell.Queue.put`.
+        """Put a value; ``words`` are the options of :meth:`dwell.Queue.put`.
 
-        Raises InvalidBody for what is not of the type, and for what would be taken as another
-        value: nothing is put then.
+        Raises InvalidBody, and puts nothing, for a value that is not of the type or that would be
+        decoded as another value.
         """
         return await self._queue.put(self.name, self._codec.encode(value), **words)
 
     async def put_many(self, given: Sequence[T], **words: Any) -> PutAnswer:
-        """Put many values, all or none; ``words`` are those of :meth:`dwell.Queue.put_many`.
+        """Put many values, all or none; ``words`` are the options of :meth:`dwell.Queue.put_many`.
 
         Raises InvalidBody as :meth:`put` does.
         """
@@ -51,10 +51,10 @@ class Typed(Generic[T]):
         owner: str = "",
         wait: Delay = 0,
     ) -> list[TypedMessage[T]]:
-        """Take at most ``limit`` messages that are due, as :meth:`dwell.Queue.take` does.
+        """Take at most ``limit`` due messages, as :meth:`dwell.Queue.take` does.
 
-        What is not of the type is buried, with the reason, and not in the answer. When the call is
-        cancelled or fails, what it had taken is given back.
+        Bodies that are not of the type are buried, with the reason, and left out of the answer. If
+        the call is cancelled or fails, it releases the messages that it had taken.
         """
         words = {"lease": lease, "owner": owner, "wait": wait}
         batch = await self._queue.take(self.name, limit, **words)

@@ -72,10 +72,10 @@ class Verbs:
     @overload
     async def ack(self, what: ManyTaken) -> Results: ...
     async def ack(self, what: Taken | ManyTaken) -> Result | Results:
-        """Say that messages are done, and forget them: ``acked`` or ``stale``.
+        """Report messages as done, and remove them: ``acked`` or ``stale``.
 
-        ``what`` is a message that was taken or its receipt (one result), or a batch or a sequence
-        of them (as many results). Raises InvalidReceipt, ForeignReceipt or BatchTooLarge.
+        ``what`` is a taken message or its receipt (a single result), or a batch or a sequence of
+        them (a result for each). Raises InvalidReceipt, ForeignReceipt or BatchTooLarge.
         """
         if isinstance(what, Message | str):
             return await self._acks.call(None, self._receipt(what))
@@ -117,13 +117,13 @@ class Verbs:
         counted: bool = True,
         priority: int | None = None,
     ) -> Result | Results:
-        """Give messages back, due after ``delay``: ``released``, ``buried`` or ``stale``.
+        """Requeue messages, due after ``delay``: ``released``, ``buried`` or ``stale``.
 
-        Of many, each may have a delay and an error of its own. ``retry`` takes the topic's retry
+        In a batch, each message may have its own delay and error. ``retry`` uses the topic's retry
         delay for the attempt instead. A message whose attempts are used up is buried, unless
-        ``counted`` is False: that gives the attempt back, and without a delay the message is as it
-        was before it was taken, in its old place. ``error`` is kept as its ``last_error``, at most
-        1000 characters of it, ``priority`` as its own.
+        ``counted`` is False: then the attempt does not count, and without a delay the message
+        returns to its old place, unchanged. ``error`` becomes its ``last_error``, cut to 1000
+        characters, and ``priority`` its priority.
         """
         own = None if priority is None else values.priority(priority)
         how = (values.flag(retry, "retry"), values.flag(counted, "counted"), own)
@@ -146,9 +146,10 @@ class Verbs:
     @overload
     async def touch(self, what: ManyTaken, lease: Delay | None = None) -> Results: ...
     async def touch(self, what: Taken | ManyTaken, lease: Delay | None = None) -> Result | Results:
-        """Let leases end ``lease`` from now: ``touched`` or ``stale``.
+        """Extend leases to end ``lease`` from now: ``touched`` or ``stale``.
 
-        Without ``lease`` it is the message's own or its topic's, whatever it was taken with.
+        Without ``lease``, the message's own lease or its topic's is used, not the lease of the
+        take.
         """
         lease_ms = values.lease_ms(lease)
         if isinstance(what, Message | str):
@@ -169,8 +170,8 @@ class Verbs:
     ) -> Result | Results:
         """Set messages aside as dead, until they are kicked or cancelled: ``buried`` or ``stale``.
 
-        ``reason`` is kept as ``last_error``, at most 1000 characters of it, ``priority`` as their
-        own.
+        ``reason`` becomes their ``last_error``, cut to 1000 characters, and ``priority`` their
+        priority.
         """
         own = None if priority is None else values.priority(priority)
         how = (values.error_text(reason, "reason"), own)
@@ -194,10 +195,10 @@ class Verbs:
     async def cancel(
         self, topic: str, ids: str | Sequence[str], *, versions: Versions | None = None
     ) -> Result | Results:
-        """Forget messages that nobody has taken: ``cancelled``, ``leased`` or ``unknown``.
+        """Remove messages that are not leased: ``cancelled``, ``leased`` or ``unknown``.
 
-        With the ``versions`` that a page or a sweep has of them, those that have changed since are
-        left alone: ``unknown``, or ``leased``.
+        With the ``versions`` of a page or a sweep, messages that have changed since are left
+        unchanged: ``unknown``, or ``leased``.
         """
         topic = values.topic(topic)
         if isinstance(ids, str):
@@ -235,7 +236,7 @@ class Verbs:
     ) -> Result | Results:
         """Change when messages fall due: ``moved``, ``leased`` or ``unknown`` (also when dead).
 
-        One of ``delay`` and ``due`` has to be given; each may be one value or one for each id.
+        Either ``delay`` or ``due`` is required, as a single value or a value for each id.
         ``versions`` are as for :meth:`cancel`.
         """
         topic = values.topic(topic)
@@ -280,11 +281,11 @@ class Verbs:
         due: Due | Sequence[Due] | I64 | None = None,
         versions: Versions | None = None,
     ) -> Result | Results:
-        """Bring dead messages back with their attempts anew: ``kicked`` or ``unknown``.
+        """Bring dead messages back with 0 attempts: ``kicked`` or ``unknown``.
 
-        They are due now, or as ``delay`` or ``due`` says: one value, or one for each id. Without
-        ``ids`` those that were due first are brought back, at most ``limit``. ``versions`` are as
-        for :meth:`cancel`.
+        They are due now, or at ``delay`` or ``due``, a single value or a value for each id. Without
+        ``ids`` the messages with the earliest dues are brought back, at most ``limit``.
+        ``versions`` are as for :meth:`cancel`.
         """
         topic = values.topic(topic)
         if delay is None and due is None:
@@ -311,8 +312,8 @@ class Verbs:
     ) -> Message | list[Message | None] | None:
         """Return messages by id, without receipts; None where an id is unknown.
 
-        A message that the disk has damaged raises StoreDamaged when it is asked for alone; among
-        others it is None, too.
+        A message that is damaged on disk raises StoreDamaged if it is the only id; among several
+        ids it is None, too.
         """
         topic = values.topic(topic)
         if isinstance(ids, str):

@@ -19,14 +19,14 @@ A token file is TOML: an entry a token, and what callers without a token may do:
     expires = 2027-01-31T12:00:00Z
     metrics = true
 
-A token may have several hashes (``sha256 = ["...", "..."]``), of secrets that are all good: so a
-new one is good before the old one is taken away. From ``expires`` on, a moment with its zone or a
-date (its beginning in UTC), it is refused, and what waits with it ends.
+A token may have several hashes (``sha256 = ["...", "..."]``) of secrets that are all valid, so that
+a new secret works before the old secret is removed. From ``expires`` on (a moment with its zone, or
+a date, whose beginning in UTC counts), the token is refused, and its waiting requests end.
 
-Each right has a list of prefixes of topics; the empty prefix means all topics. ``metrics`` is of no
-topic: it is given or not. No right implies another. The file holds hashes only. A token is 32
-random bytes, which nobody can guess, so a plain hash of it is enough; one that is made slow on
-purpose, as for passwords, would only slow us down.
+Each right has a list of prefixes of topics; the empty prefix means all topics. ``metrics`` belongs
+to no topic: it is given or not. No right implies another. The file holds hashes only. A token is 32
+random bytes, which nobody can guess, so a plain hash is enough; a deliberately slow hash, as for
+passwords, would only cost time.
 """
 
 import hashlib

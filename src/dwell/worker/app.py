@@ -46,7 +46,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Worker:
-    """Handles messages with functions, of a queue or of the store that a URL names.
+    """Handles messages of a queue, or of the store at a URL, with functions.
 
     ::
 
@@ -58,15 +58,15 @@ class Worker:
 
         worker.run()
 
-    Returning acks. Raising Retry gives the message back for later, Bury sets it aside, and any
-    other exception gives it back for its retry delay with the exception as its ``last_error``.
+    If the function returns, the message is acked. Retry requeues it for later, Bury makes it dead,
+    and any other exception requeues it after its retry delay, with the exception as ``last_error``.
     SystemExit and KeyboardInterrupt (``sys.exit()``) do so too, then stop the worker gracefully.
-    While a handler runs its lease is kept alive, and it may put to :attr:`queue` or, where it is a
-    plain function, to :attr:`sync_queue`. ``grace`` is how long handlers may still run
-    after a stop; ``owner`` is the name under which messages are taken, by default host and
-    process. ``app`` is the name of the program, under which :meth:`every` declares schedules; one
-    that no running worker of the app declares is removed after ``keep_schedules``. A worker whose
-    store is not a server's also fires the schedules of its store.
+    While a handler runs, the worker extends its lease. The handler may put to :attr:`queue`, or to
+    :attr:`sync_queue` if it is a plain function. ``grace`` is how long handlers may still run after
+    a stop; ``owner`` is the taker's name, by default host and process. ``app`` is the name of the
+    program for schedules declared with :meth:`every`; a schedule that no running worker of the app
+    declares is removed after ``keep_schedules``. A worker whose store is not a server's also fires
+    the schedules of its store.
     """
 
     def __init__(
@@ -122,17 +122,16 @@ class Worker:
         retry: Delay | Sequence[Delay] | None = None,
         kind: type[Any] | None = None,
     ) -> Callable[[F], F]:
-        """Handle the messages of one or more topics with the function that follows.
+        """Handle the messages of one or more topics with the decorated function.
 
-        It gets one Message, or with ``batch`` above 1 a Batch of at most so many. It may be
-        asynchronous or plain; plain ones run in threads. At most ``concurrency`` run at once.
-        ``lease`` and ``retry`` (the delays after the first, second ... failure, the last one
-        repeats) are the topic's when left out. With ``by_key`` messages of one key are handled one
-        after another in the order they were taken. With ``kind``, a type as
-        :meth:`dwell.Queue.topic` takes it, the message has the ``value`` of its body; one that is
-        not of the type is buried with the reason. Raises InvalidInput for values that are not
-        allowed, for a function that is a generator, and for a topic that has a handler already
-        when one of the two is by key.
+        The function gets a Message, or with ``batch`` above 1 a Batch of at most that many. It may
+        be asynchronous or plain; plain functions run in threads. At most ``concurrency`` run at
+        once. ``lease`` and ``retry`` (the delays after the first, second ... failure, the last
+        delay repeats) default to the topic's settings. With ``by_key``, messages of one key are
+        handled one after another in the order of their takes. With ``kind``, a type as for
+        :meth:`dwell.Queue.topic`, the message has the ``value`` of its body; a body that is not of
+        the type is buried with the reason. Raises InvalidInput for invalid values, for a generator
+        function, and for a topic that already has a handler if either handler is by key.
         """
         if by_key and batch != 1:
             raise InvalidInput(f"by_key: got batch={batch!r:.40}, expected single messages by key")
@@ -177,16 +176,15 @@ class Worker:
         retry: Delay | Sequence[Delay] | None = None,
         **words: Any,
     ) -> Callable[[F], F]:
-        """Handle what a schedule puts, again and again, with the function that follows.
+        """Handle the messages of a schedule with the decorated function.
 
-        The schedule is put when the worker starts, and changed then if the code says something else
-        than before. It is removed when no running worker of this ``app`` has declared it for
-        ``keep_schedules``. Of several versions of the code that run, the newest says what the
-        schedule is. It is called ``name``, by default ``APP:FUNCTION``, and puts ``body`` into
-        ``topic``, by default one of the schedule's name. ``span``, ``cron``, ``rrule`` and
-        ``words`` are those of :meth:`dwell.queue.schedules.Schedules.put`, ``concurrency`` and
-        ``retry`` those of :meth:`on`: of one worker no two runs overlap, unless it is told
-        otherwise. Raises InvalidInput.
+        The worker puts the schedule at its start, and updates it if the code has changed. The
+        schedule is removed when no running worker of this ``app`` has declared it for
+        ``keep_schedules``. If several versions of the code run, the newest declaration counts. The
+        schedule is named ``name``, by default ``APP:FUNCTION``, and puts ``body`` into ``topic``,
+        by default the name of the schedule. ``span``, ``cron``, ``rrule`` and ``words`` are as for
+        :meth:`dwell.queue.schedules.Schedules.put`, ``concurrency`` and ``retry`` as for
+        :meth:`on`: by default, runs in one worker do not overlap. Raises InvalidInput.
         """
         if not self._app:
             raise InvalidInput("every: the worker has no name, expected Worker(..., app=...)")
@@ -214,7 +212,7 @@ class Worker:
     def run(self) -> None:
         """Handle messages until SIGTERM or SIGINT, then stop gracefully and return.
 
-        A second signal ends the grace. Raises StoreError when the store cannot do its work, and
+        A second signal ends the grace. Raises StoreError if the store cannot do its work, and
         SystemExit or KeyboardInterrupt after a handler has raised it.
         """
         asyncio.run(self._run())
@@ -222,8 +220,8 @@ class Worker:
     async def serve(self) -> None:
         """Handle messages in the running event loop until :meth:`stop`.
 
-        Raises what :meth:`run` does. To be cancelled is to be stopped, and once more ends the
-        grace.
+        Raises the same errors as :meth:`run`. Cancelling the call stops the worker; cancelling it
+        again ends the grace.
         """
         self._begin()
         try:
@@ -275,10 +273,10 @@ class Worker:
             self._has_run = True
 
     def stop(self) -> None:
-        """Take no more messages, and let :meth:`serve` end within the grace; from any thread.
+        """Stop taking messages, and end :meth:`serve` within the grace; from any thread.
 
-        A second call ends the grace. Before the worker runs for the first time it is kept for then;
-        after its end it does nothing.
+        A second call ends the grace. A call before the first run takes effect at that run; a call
+        after the end does nothing.
         """
         with self._lock:
             if self._loop is not None:

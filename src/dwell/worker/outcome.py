@@ -7,10 +7,10 @@ from dwell.given.values import Delay, delay_ms, error_text
 
 
 class Retry(Exception):
-    """Raised by a handler: try again after ``delay``, by default when a failure would be.
+    """Raised by a handler: try again after ``delay``, by default after the retry delay.
 
-    The attempt counts, so a message whose attempts are used up is buried. ``reason`` is kept as
-    its ``last_error``.
+    The attempt counts, so a message whose attempts are used up is buried. ``reason`` becomes its
+    ``last_error``.
     """
 
     #: Those of a child that does not call this class.

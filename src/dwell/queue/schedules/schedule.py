@@ -46,10 +46,10 @@ _Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)]
 class Schedule(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What :meth:`dwell.queue.schedules.Schedules.put` was told, in milliseconds.
+    """The arguments of :meth:`dwell.queue.schedules.Schedules.put`, in milliseconds.
 
-    One of ``cron``, ``rrule`` and ``every_ms`` says when. ``app`` names the program whose code
-    declares it, if one does. ``last_ms`` is the moment that it had fired up to when it was put.
+    Either ``cron``, ``rrule`` or ``every_ms`` is the rule. ``app`` names the program whose code
+    declares the schedule, if any. ``last_ms`` is the last moment fired before the put.
     """
 
     name: str
@@ -119,10 +119,10 @@ _times = lru_cache(maxsize=2048)(times_of)
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stands: when it fires next, and the moment that it has fired up to.
+    """A stored schedule, its next moment to fire, and the last moment that it has fired.
 
-    ``next_ms`` and ``last_ms`` are None where there is none; ``problem`` says why a schedule that
-    is ``dead`` cannot fire.
+    ``next_ms`` and ``last_ms`` are None if there is no such moment; ``problem`` is the reason why a
+    ``dead`` schedule cannot fire.
     """
 
     schedule: Schedule

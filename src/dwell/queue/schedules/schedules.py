@@ -92,11 +92,12 @@ class Schedules:
         return await self._changing.put(schedule)
 
     async def change(self, name: str, **words: Any) -> Result:
-        """Change what ``words`` name of a schedule: ``replaced``, ``kept`` or ``unknown``.
+        """Change the options in ``words`` of a schedule: ``replaced``, ``kept`` or ``unknown``.
 
-        The words are ``topic``, ``body`` and those of :meth:`put`. All others stay as they are,
-        also when somebody else changes them at the same time. None gives a word its default back,
-        and a rule takes the place of the one before. Raises InvalidSchedule as :meth:`put` does.
+        The options are ``topic``, ``body`` and the options of :meth:`put`. All others stay
+        unchanged, even if another caller changes them at the same time. None restores the default
+        of an option, and a new rule replaces the old rule. Raises InvalidSchedule as :meth:`put`
+        does.
         """
         now_ms, found = self._queue.clock.now_ms(), await self.get(name)
         if found is None:
@@ -108,12 +109,12 @@ class Schedules:
         )
 
     async def get(self, name: str) -> Planned | None:
-        """Return a schedule as it stands, or None where there is none of that name."""
+        """Return a schedule, or None if no schedule has that name."""
         message = await self._queue.get(TOPIC, values.topic(name, "name"))
         return None if message is None else planned(message)
 
     async def each(self, app: str | None = None) -> AsyncIterator[Planned]:
-        """Yield the schedules, those that fire next first; of one ``app`` only, if it is given."""
+        """Yield the schedules, the next to fire first; only the schedules of ``app``, if given."""
         seen = set[str]()
         for state in (*_STATES * _LAPS, State.DEAD):
             async for batch in self._queue.pages(TOPIC, state):
@@ -127,9 +128,9 @@ class Schedules:
                     seen.add(message.id)
 
     async def next(self, name: str, count: int = 5) -> list[datetime]:
-        """Return when a schedule fires next, in its zone; not at all as long as it is paused.
+        """Return when a schedule fires next, in its zone; empty while it is paused.
 
-        Raises InvalidSchedule when there is none of that name.
+        Raises InvalidSchedule if no schedule has that name.
         """
         schedule = (await self._existing(name)).schedule
         if schedule.paused:
@@ -143,11 +144,11 @@ class Schedules:
         return [from_ms(ms).astimezone(zone_of(zone)) for ms in moments]
 
     async def pause(self, name: str) -> Result:
-        """Let a schedule fire no more: ``replaced``, ``kept`` when it was paused, ``unknown``."""
+        """Pause a schedule: ``replaced``, ``kept`` if it was paused already, or ``unknown``."""
         return await self._set_paused(name, paused=True)
 
     async def resume(self, name: str) -> Result:
-        """Let a schedule fire again, from now on: ``replaced``, ``kept`` or ``unknown``."""
+        """Resume a schedule, from now on: ``replaced``, ``kept`` or ``unknown``."""
         return await self._set_paused(name, paused=False)
 
     async def run(self, name: str | Planned) -> Put:
@@ -163,7 +164,7 @@ class Schedules:
         return put
 
     async def remove(self, name: str) -> Result:
-        """Take a schedule away: ``cancelled`` or ``unknown``. What it has put stays."""
+        """Remove a schedule: ``cancelled`` or ``unknown``. Its messages stay."""
         return await self._changing.remove(values.topic(name, "name"))
 
     async def fire(self) -> None:

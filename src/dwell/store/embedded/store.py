@@ -78,10 +78,11 @@ class _Named(NamedTuple):
 class EmbeddedStore(Counting):
     """A store in one folder, for one process.
 
-    ``sync`` says when an answer leaves: ``always`` (the default) when it is on the disk; ``never``
-    when the operating system has it, which survives the process but not the machine; ``100ms`` (any
-    number) the same, with a sync at least that often. ``events_bytes`` is how much of the event log
-    is kept. ``disk``, ``segment_bytes`` and ``limits`` are for tests, as is ``core``, its parts.
+    ``sync`` sets when a call returns: ``always`` (the default) when the data is on the disk;
+    ``never`` when the operating system has it, which survives the process but not the machine;
+    ``100ms`` (any number) the same, with a sync at least that often. ``events_bytes`` is how much
+    of the event log is kept. ``disk``, ``segment_bytes`` and ``limits`` are for tests, as is
+    ``core``, its parts.
     """
 
     keeps_calls = True

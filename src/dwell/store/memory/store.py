@@ -45,7 +45,7 @@ from dwell.store.memory.rows import Row, Topic, fitting, rows_of
 class MemoryStore(Reading):
     """A store that keeps its messages in this process only.
 
-    ``max_events`` is how many of the latest events can be read. ``topics`` are its messages.
+    ``max_events`` is the number of latest events that can be read. ``topics`` are its messages.
     """
 
     def __init__(self, clock: Clock, *, max_events: int = 1_000_000) -> None:
