@@ -10,7 +10,7 @@ import time
 from collections import Counter
 
 from tools.simulation.plan import plan_of
-from tools.simulation.run import Outcome, run_seeds, shorten
+from tools.simulation.run import Outcome, run_seeds, run_timetables, shorten
 
 _CHUNK = 8
 #: What a run may find, in the order of a summary; all others are told under their own names.
@@ -23,6 +23,7 @@ _BREACHES = {
 }
 _TALLIES = (
     "answered puts",
+    "moments",
     "takes",
     "delivered again",
     "power cuts",
@@ -44,7 +45,8 @@ def main(words: list[str] | None = None) -> int:
     tally: Counter[str] = Counter()
     failed: list[Outcome] = []
     count = 0
-    for outcome in _outcomes(given.first, given.seeds, given.processes):
+    run = run_timetables if given.timetables else run_seeds
+    for outcome in _outcomes(run, given.first, given.seeds, given.processes):
         count += 1
         tally += outcome.tally
         if outcome.failure:
@@ -55,7 +57,7 @@ def main(words: list[str] | None = None) -> int:
                 break
     summary = _summary(count, tally, failed, time.monotonic() - begun)
     print(json.dumps(summary) if given.json else _lines(summary))
-    if failed and not given.json and given.shorten:
+    if failed and not given.json and given.shorten and not given.timetables:
         _tell_short(failed[0])
     return 1 if failed else 0
 
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--timetables", action="store_true", help="schedules, in place of plans")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--most-failures", type=int, default=20, help="when to stop")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -77,17 +80,17 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _outcomes(first: int, seeds: int, processes: int):  # type: ignore[no-untyped-def]
+def _outcomes(run, first: int, seeds: int, processes: int):  # type: ignore[no-untyped-def]
     chunks = [
         range(start, min(start + _CHUNK, first + seeds))
         for start in range(first, first + seeds, _CHUNK)
     ]
     if processes <= 1 or len(chunks) <= 1:
         for seed in range(first, first + seeds):
-            yield from run_seeds(range(seed, seed + 1))
+            yield from run(range(seed, seed + 1))
         return
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        for outcomes in pool.imap(run_seeds, chunks):
+        for outcomes in pool.imap(run, chunks):
             yield from outcomes
 
 

@@ -11,6 +11,7 @@ from dwell.message import Kind
 from dwell.queue import Queue
 from tools.simulation.history import Broken
 from tools.simulation.network import Lost
+from tools.simulation.observed import ObservedStore
 from tools.simulation.plan import Step
 from tools.simulation.scene import Scene
 
@@ -327,7 +328,7 @@ class Client:
 
         async def request(queue: Queue) -> Any:
             store = self._world.process.store
-            if store is None or queue.store is not store:
+            if not isinstance(store, ObservedStore) or queue.store is not store:
                 raise StoreError("the store is closing")
             try:
                 await store.backup(folder)

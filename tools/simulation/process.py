@@ -5,23 +5,38 @@ import contextlib
 import contextvars
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dwell.errors import DwellError, NotAStore, StoreDamaged, StoreError, StoreLocked, StoreTooNew
 from dwell.queue import Queue
+from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.limits import Limits
 from dwell.testing.faults import Stopped
 from tools.simulation.clock import SteppedClock
 from tools.simulation.disk import SimulatedDisk
-from tools.simulation.history import Broken, History
+from tools.simulation.history import Broken
 from tools.simulation.loop import Life, SimulatedLoop
 from tools.simulation.network import Request
-from tools.simulation.observed import ObservedStore
 from tools.simulation.plan import Settings
+
+S = TypeVar("S", bound=EmbeddedStore)
 
 FOLDER = Path("/simulated/store")
 #: How long a request may take beyond what it waits for: a sync or two of a slow disk, and a start.
 _LONGEST_S = 10.0
+
+
+def store_on(disk: SimulatedDisk, clock: SteppedClock, settings: Settings, kind: type[S]) -> S:
+    """Return a store with the settings of a run, not open yet."""
+    return kind(
+        FOLDER,
+        clock=clock,
+        disk=disk,
+        sync=settings.sync,
+        segment_bytes=settings.segment_bytes,
+        events_bytes=settings.events_bytes,
+        limits=Limits(**settings.limits),
+    )
 
 
 class Process:
@@ -30,23 +45,21 @@ class Process:
     def __init__(
         self,
         loop: SimulatedLoop,
-        clock: SteppedClock,
-        history: History,
         disk: SimulatedDisk,
         settings: Settings,
+        make_store: Callable[[SimulatedDisk], EmbeddedStore],
         broken: Callable[[Broken], None],
     ) -> None:
         self._loop = loop
-        self._clock = clock
-        self._history = history
         self._settings = settings
+        self._make_store = make_store
         self._broken = broken
         self.disk = disk
         self._adopt(disk)
         self.life = Life()
         self._requests: dict[asyncio.Task[None], tuple[float, str]] = {}
         self.queue: Queue | None = None
-        self.store: ObservedStore | None = None
+        self.store: EmbeddedStore | None = None
         self.is_up = False
         self.up_since_s = 0.0
         self.starts = self.ends = 0
@@ -91,18 +104,9 @@ class Process:
 
     async def _open(self) -> None:
         self.starts += 1
-        life, settings = self.life, self._settings
+        life = self.life
         while True:
-            store = ObservedStore(
-                FOLDER,
-                clock=self._clock,
-                disk=self.disk,
-                sync=settings.sync,
-                segment_bytes=settings.segment_bytes,
-                events_bytes=settings.events_bytes,
-                limits=Limits(**settings.limits),
-            )
-            store.history, store.on_broken = self._history, self._broken
+            store = self._make_store(self.disk)
             queue = Queue(store)
             try:
                 await queue.open()
@@ -119,7 +123,11 @@ class Process:
             else:
                 self.queue, self.store, self.is_up = queue, store, True
                 self.up_since_s = self._loop.time()
+                self._begin(queue)
                 return None
+
+    def _begin(self, queue: Queue) -> None:
+        """Begin what else a process does while its queue is open."""
 
     async def _close_and_open(self) -> None:
         queue, self.queue, self.store = self.queue, None, None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tools.simulation.history import Broken
 from tools.simulation.loop import NothingLeft, Spinning
 from tools.simulation.plan import Plan, Step, plan_of
+from tools.simulation.timetable import Timetable
 from tools.simulation.world import World
 
 #: How long a run may take of the processor, in seconds; most take less than a tenth of one.
@@ -46,21 +47,34 @@ def _stop_endless(*_: object) -> None:
 
 def run_plan(plan: Plan, trace: list[str] | None = None) -> Outcome:
     """Run a plan; add the lines of its trace to a list."""
+    world = World(plan, keeps_trace=trace is not None)
+    outcome = _outcome(plan.seed, world.run, world.ledger.tally)
+    if trace is not None and world.trace is not None:
+        trace += world.trace
+    return outcome
+
+
+def run_timetable(seed: int) -> Outcome:
+    """Run the timetable of a seed."""
+    timetable = Timetable(seed)
+    return _outcome(seed, timetable.run, timetable.tally)
+
+
+def _outcome(seed: int, run: Callable[[], str], tally: Counter[str]) -> Outcome:
     signal.signal(signal.SIGVTALRM, _stop_endless)
     signal.setitimer(signal.ITIMER_VIRTUAL, _MOST_S)
     try:
-        return _run_plan(plan, trace)
+        return _run(seed, run, tally)
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def _run_plan(plan: Plan, trace: list[str] | None) -> Outcome:
-    world = World(plan, keeps_trace=trace is not None)
+def _run(seed: int, run: Callable[[], str], tally: Counter[str]) -> Outcome:
     failure, words, trace_hash = "", "", ""
     # Whatever the store warns of is on purpose.
     logging.disable(logging.CRITICAL)
     try:
-        trace_hash = world.run()
+        trace_hash = run()
     except Broken as broken:
         failure, words = broken.kind, str(broken)
     except (Spinning, NothingLeft) as error:
@@ -71,9 +85,7 @@ def _run_plan(plan: Plan, trace: list[str] | None) -> Outcome:
         failure, words = "error", repr(error)
     finally:
         logging.disable(logging.NOTSET)
-    if trace is not None and world.trace is not None:
-        trace += world.trace
-    return Outcome(plan.seed, failure, words, trace_hash, world.ledger.tally)
+    return Outcome(seed, failure, words, trace_hash, tally)
 
 
 def run_seed(seed: int) -> Outcome:
@@ -82,7 +94,17 @@ def run_seed(seed: int) -> Outcome:
 
 
 def run_seeds(seeds: range) -> list[Outcome]:
-    """Run some seeds, one after another; memory is cleared now and then only, as it takes long."""
+    """Run the plans of some seeds, one after another."""
+    return _run_each(run_seed, seeds)
+
+
+def run_timetables(seeds: range) -> list[Outcome]:
+    """Run the timetables of some seeds, one after another."""
+    return _run_each(run_timetable, seeds)
+
+
+def _run_each(run: Callable[[int], Outcome], seeds: range) -> list[Outcome]:
+    """Run some seeds; memory is cleared now and then only, as it takes long."""
     outcomes = []
     # What ended processes were about to await never is, and may be told when memory is cleared.
     warnings.simplefilter("ignore", RuntimeWarning)
@@ -90,7 +112,7 @@ def run_seeds(seeds: range) -> list[Outcome]:
     gc.freeze()
     gc.disable()
     for number, seed in enumerate(seeds):
-        outcomes.append(run_seed(seed))
+        outcomes.append(run(seed))
         if number % 16 == 15:
             gc.collect()
     gc.collect()

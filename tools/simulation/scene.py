@@ -16,9 +16,9 @@ from tools.simulation.history import Broken, History, SteppedModel
 from tools.simulation.ledger import Ledger
 from tools.simulation.loop import SimulatedLoop
 from tools.simulation.network import Network
-from tools.simulation.observed import settle
+from tools.simulation.observed import ObservedStore, settle
 from tools.simulation.plan import TOPICS, Plan
-from tools.simulation.process import Process
+from tools.simulation.process import Process, store_on
 
 
 class Scene:
@@ -31,7 +31,7 @@ class Scene:
         self.history = History(self.clock.now_ms(), TOPICS)
         self.ledger = Ledger()
         disk = SimulatedDisk(seed=plan.seed)
-        self.process = Process(self.loop, self.clock, self.history, disk, plan.settings, self.fail)
+        self.process = Process(self.loop, disk, plan.settings, self._observed, self.fail)
         self.network = Network(self.loop, self.process)
         #: Ids by topic that clients have put, and events that one of them has read.
         self.known: dict[str, list[str]] = {}
@@ -39,6 +39,11 @@ class Scene:
         self.trace: list[str] | None = [] if keeps_trace else None
         self.hash = hashlib.blake2b(digest_size=8)
         self.ending: asyncio.Future[None] = self.loop.create_future()
+
+    def _observed(self, disk: SimulatedDisk) -> ObservedStore:
+        store = store_on(disk, self.clock, self.plan.settings, ObservedStore)
+        store.history, store.on_broken = self.history, self.fail
+        return store
 
     def note(self, words: str) -> None:
         """Add to the trace."""

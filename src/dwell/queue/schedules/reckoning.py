@@ -61,6 +61,9 @@ class Reckoning:
         self._done = asyncio.Event()
         # Whoever stops the process does not wait for a slow rule.
         self._thread = threading.Thread(target=self._run, name="dwell-reckoning", daemon=True)
+        self._start()
+
+    def _start(self) -> None:
         self._thread.start()
 
     async def wait(self, most_s: float) -> bool:
