@@ -74,7 +74,7 @@ def test_a_folder_that_is_held_says_what_to_do(tmp_path):
 def test_a_word_that_a_verb_does_not_have(tmp_path):
     """It is refused at once, and does not wait for an answer that never comes."""
     with dwell.open(tmp_path) as queue:
-        with pytest.raises(TypeError, match="unexpected keyword argument 'ids'"):
+        with pytest.raises(TypeError, match="got the keyword 'ids'"):
             queue.put("t", b"", ids="x")
         with pytest.raises(TypeError, match="unexpected keyword argument 'max'"):
             queue.take("t", max=3)
