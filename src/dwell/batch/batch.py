@@ -6,7 +6,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from dwell.batch.schema import arrays_of, joined_columns, sequences_of
+from dwell.batch.schema import arrays_from, arrays_of, joined_columns, sequences_of
 from dwell.message import (
     I64,
     U8,
@@ -69,10 +69,7 @@ class Batch(Sequence[Message]):
     def of(cls, messages: Sequence[Message]) -> "Batch":
         """Return the columns of some messages."""
         taken = [m.receipt for m in messages if m.receipt is not None]
-        columns: dict[str, Any] = {
-            name: np.array([_value(m, name) for m in messages], kind)
-            for name, kind in BATCH_ARRAYS.items()
-        }
+        columns = arrays_from(messages, BATCH_ARRAYS, _value)
         columns |= {name: [_value(m, name) for m in messages] for name in _SEQUENCES}
         errors = {i: m.last_error for i, m in enumerate(messages) if m.last_error is not None}
         receipts = receipts_from_text(taken) if len(taken) == len(messages) else None

@@ -91,6 +91,8 @@ class Events(Sequence[Event]):
         return msgspec.structs.replace(event, kind=Kind(event.kind))
 
 
+#: The word for each code of an event's kind.
+KIND_WORDS = {int(kind): str(kind) for kind in Kind}
 #: The columns of events, one for each field; and those that are arrays, with their types.
 EVENT_COLUMNS = tuple(field.name for field in fields(Events))
 EVENT_ARRAYS = arrays_of(Events)

@@ -1,6 +1,6 @@
 """Schemas: which columns a class has, as its annotations say."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -24,6 +24,18 @@ def sequences_of(kind: type[Any]) -> list[str]:
     """Return the names of the columns of a class that are sequences of texts or blobs."""
     hints = get_type_hints(kind)
     return [name for name, hint in hints.items() if hint in (Sequence[str], Sequence[bytes])]
+
+
+def arrays_from(
+    things: Sequence[Any],
+    kinds: Mapping[str, type[np.generic]],
+    value: Callable[[Any, str], Any] = getattr,
+) -> dict[str, Any]:
+    """Return an array for each of some columns; ``value`` says what one has of a thing."""
+    return {
+        name: np.array([value(thing, name) for thing in things], kind)
+        for name, kind in kinds.items()
+    }
 
 
 def joined_columns(parts: Sequence[object], names: Iterable[str]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ _NAMED = {
     "@hourly": "0 * * * *",
 }
 
-_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+#: Names in the order of crontab(5), where Sunday is 0 and January 1.
+DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 #: What a line looks like that is written for another system, and what is expected here.
 _FOREIGN = [
@@ -26,7 +27,7 @@ _FOREIGN = [
     (r".*\b(\d+W|W\d+)\b.*", "a day of the month or LW, the last weekday; {0} is not known"),
     (r".*\bL(-\d+)\b.*", "a day of the month or L, the last one; L{0} is not known"),
     (r".*\bL([0-7])\b.*", "{0}L for the last such weekday of a month"),
-    (rf".*\b({'|'.join(_DAYS)})L\b.*", "a number before L, such as 5L for the last Friday"),
+    (rf".*\b({'|'.join(DAYS)})L\b.*", "a number before L, such as 5L for the last Friday"),
 ]
 #: The unit and the size of each field; a line of five has no seconds.
 _FIELDS = (("s", 60), ("m", 60), ("h", 24), ("d", 31), ("", 12), ("", 7))
@@ -61,7 +62,7 @@ def long_step(line: str) -> str | None:
 
 
 def _number(text: str) -> int:
-    for names in (_DAYS, _MONTHS):
+    for names in (DAYS, MONTHS):
         if text in names:
             return names.index(text)
     return int(text) if text.isdecimal() else 0

@@ -10,10 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dwell.calendar.dialects import DAYS, MONTHS
 from dwell.errors import InvalidSchedule
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 #: The first and the last value of each field.
 _BOUNDS = {
     "second": (0, 59),
@@ -49,7 +48,7 @@ class Dialect(NamedTuple):
     @property
     def lowest(self) -> int:
         """The least number of a weekday."""
-        return min(self.sunday, 1) if self.sunday < 6 else 0
+        return int(self.sunday == 1)
 
     def keeps_star(self, field: str) -> bool:
         """Tell whether a step over all days keeps its star, so that both days must hold."""
@@ -163,7 +162,7 @@ class _Reader:
 
     def _number(self, field: str, text: str) -> int:
         """Return the number of a value in crontab(5), where Sunday is 0."""
-        names = {"month": _MONTHS, "weekday": _DAYS}.get(field, ())
+        names = {"month": MONTHS, "weekday": DAYS}.get(field, ())
         if text.lower() in names:
             return names.index(text.lower()) + _BOUNDS[field][0]
         least, most = _BOUNDS[field]

@@ -1,8 +1,8 @@
 """``dwell schedule preview``: when a line of cron would run, before it is put."""
 
-from collections.abc import Iterator
+import contextlib
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, zip_longest
 from zoneinfo import ZoneInfo
 
 from dwell.calendar import rule_of, zone_of
@@ -22,34 +22,27 @@ def preview(out: Output, line: str, dialect: str, zone: str, count: int) -> None
     """
     if not line:
         raise InvalidInput('preview: got no line, expected one: dwell schedule preview "0 9 * * 1"')
-    own, now_ms = translated(line, dialect), to_ms(datetime.now(UTC))
-    runs = list(islice(_runs(own, zone, now_ms), count))
-    plain = [] if own == line else _plain_runs(line, zone, now_ms, count)
+    own, now_ms, others = translated(line, dialect), to_ms(datetime.now(UTC)), list[datetime]()
+    runs, is_other = _runs(own, zone, now_ms, count), own != line
     if out.json:
         for run in runs:
             out.object({"run": run.isoformat(), "is_near_change": _is_near_change(run)})
         return
-    out.note(f"in crontab: {own}" if own != line else f"zone {zone}")
-    shown = table(*(["run", f"{line} in crontab", ""] if own != line else ["run", ""]))
-    for at, run in enumerate(runs):
-        mark = "clocks change" if _is_near_change(run) else ""
-        other = [plain[at].isoformat() if at < len(plain) else "-"] if own != line else []
-        shown.add_row(run.isoformat(), *other, mark)
+    if is_other:
+        with contextlib.suppress(InvalidSchedule):
+            others = _runs(line, zone, now_ms, count)
+    out.note(f"in crontab: {own}" if is_other else f"zone {zone}")
+    shown = table(*(["run", f"{line} in crontab", ""] if is_other else ["run", ""]))
+    for run, other in zip_longest(runs, others[: len(runs)]):
+        beside = ["-" if other is None else other.isoformat()] if is_other else []
+        shown.add_row(run.isoformat(), *beside, "clocks change" if _is_near_change(run) else "")
     out.show(shown)
 
 
-def _runs(line: str, zone: str, now_ms: int) -> Iterator[datetime]:
-    where = zone_of(zone)
-    for ms in rule_of("cron", line, zone, 0).following(now_ms):
-        yield from_ms(ms).astimezone(where)
-
-
-def _plain_runs(line: str, zone: str, now_ms: int, count: int) -> list[datetime]:
-    """Return the runs of a line as crontab would read it; none where it could not."""
-    try:
-        return list(islice(_runs(line, zone, now_ms), count))
-    except InvalidSchedule:
-        return []
+def _runs(line: str, zone: str, now_ms: int, count: int) -> list[datetime]:
+    """Return the next runs of a line of crontab(5), in the zone."""
+    moments = rule_of("cron", line, zone, 0).following(now_ms)
+    return [from_ms(ms).astimezone(zone_of(zone)) for ms in islice(moments, count)]
 
 
 def _is_near_change(run: datetime) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from dwell.batch.blobs import chained
 from dwell.batch.puts import PUT_ARRAYS, Put, PutAnswer, Puts, Row
 from dwell.batch.results import Results
+from dwell.batch.schema import joined_columns
 from dwell.errors import DwellError, TopicFull
 from dwell.given import columns
 from dwell.message import DEFAULT_PRIORITY, U8, U64
@@ -65,7 +66,6 @@ def puts_of(
 def joined_puts(many: Sequence[Puts]) -> Puts:
     """Return puts into one topic as one; all of them name their ids, or none does."""
     first = many[0]
-    arrays = {name: np.concatenate([getattr(puts, name) for puts in many]) for name in PUT_ARRAYS}
     extras = None
     if any(puts.extras is not None for puts in many):
         extras = list(chain.from_iterable(puts.extras or [b""] * len(puts) for puts in many))
@@ -76,7 +76,7 @@ def joined_puts(many: Sequence[Puts]) -> Puts:
         extras=extras,
         counted=_joined_column([puts.counted for puts in many], many, np.uint8),
         versions=_joined_column([puts.versions for puts in many], many, np.uint64),
-        **arrays,
+        **joined_columns(many, PUT_ARRAYS),
     )
 
 

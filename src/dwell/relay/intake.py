@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
 from dwell.batch.blobs import Sized
 from dwell.batch.puts import PUT_ARRAYS, Puts
+from dwell.batch.schema import arrays_from
 from dwell.errors import DwellError, InvalidInput, TopicFull
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
@@ -272,14 +272,10 @@ def _chunks(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
 
 
 def _puts(topic: str, held: Sequence[Held]) -> Puts:
-    arrays: dict[str, Any] = {
-        name: np.array([getattr(one, name) for one in held], kind)
-        for name, kind in PUT_ARRAYS.items()
-    }
     return Puts(
         topic=topic,
         bodies=Sized([one.record.body or b"" for one in held]),
         ids=Sized([one.record.id.encode() for one in held]),
         extras=Sized([one.extra for one in held]),
-        **arrays,
+        **arrays_from(held, PUT_ARRAYS),
     )

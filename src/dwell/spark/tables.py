@@ -10,10 +10,10 @@ from pyspark.sql.types import StructType
 
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import Blobs, Same, joined, sizes_of
-from dwell.batch.events import EVENT_ARRAYS, EVENT_COLUMNS, Event, Events
+from dwell.batch.events import EVENT_ARRAYS, EVENT_COLUMNS, KIND_WORDS, Event, Events
 from dwell.batch.sweep import Sweep
 from dwell.errors import InvalidSettings
-from dwell.message import Kind, State, decode_extra, keys_of
+from dwell.message import State, decode_extra, keys_of
 
 Column = Callable[[Any], Any]
 
@@ -97,7 +97,6 @@ def _headers(batch: Batch) -> pa.Array:
 
 
 _STATES = {int(state): state.name.lower() for state in State}
-_KINDS = {int(kind): str(kind) for kind in Kind}
 
 _MESSAGE: dict[str, Column] = {
     "topic": lambda batch: _texts(batch.topics),
@@ -139,7 +138,7 @@ _SWEPT: dict[str, Column] = {
 
 def _of_events(column: str) -> Column:
     if column == "kind":
-        return lambda events: _words(events.kind, _KINDS)
+        return lambda events: _words(events.kind, KIND_WORDS)
     if column.endswith("_ms"):
         return lambda events: _moments(getattr(events, column))
     if column in EVENT_ARRAYS:

@@ -2,15 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-import numpy as np
 from msgspec.structs import astuple
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import Event
 from dwell.batch.page import Cursor
 from dwell.batch.puts import PUT_ARRAYS, Puts
+from dwell.batch.schema import arrays_from
 from dwell.batch.stats import Stats
 from dwell.errors import IdExists, TopicFull
 from dwell.message import U8, Kind, Message, Result, State, decode_extra
@@ -55,14 +55,10 @@ def deaths_of(views: Views) -> dict[tuple[str, str], int]:
 
 def puts_of(topic: str, entries: Sequence[Entry], *, own_ids: bool = True) -> Puts:
     """Return the columns of a put; without ``own_ids`` the queue makes them."""
-    arrays: dict[str, Any] = {
-        name: np.array([getattr(entry, name) for entry in entries], kind)
-        for name, kind in PUT_ARRAYS.items()
-    }
     return Puts(
         topic=topic,
         bodies=[entry.body for entry in entries],
-        **arrays,
+        **arrays_from(entries, PUT_ARRAYS),
         ids=[entry.id.encode() for entry in entries] if own_ids else None,
         extras=[entry.extra for entry in entries] if any(e.extra for e in entries) else None,
     )

@@ -8,13 +8,13 @@ import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import sizes_of
-from dwell.batch.events import EVENT_ARRAYS, EVENT_COLUMNS, Event, Events
+from dwell.batch.events import EVENT_ARRAYS, EVENT_COLUMNS, KIND_WORDS, Event, Events
 from dwell.batch.puts import PutAnswer
 from dwell.errors import InvalidBody, InvalidInput, InvalidTime
 from dwell.given import columns, values
 from dwell.given.options import PutManyOptions
 from dwell.given.values import Delay
-from dwell.message import Kind, Message, State, decode_extra
+from dwell.message import Message, State, decode_extra
 from dwell.queue.bulk import puts_of
 from dwell.server.http.body import Data
 from dwell.server.http.call import Call
@@ -22,7 +22,6 @@ from dwell.server.http.encoding import MOST_PAGE_BYTES, parts_of
 from dwell.server.http.tables import Table, loaded, pyarrow
 from dwell.wire.rows import state_text
 
-_KINDS = {int(kind): str(kind) for kind in Kind}
 #: The columns that a put may have, beside ``body``, and the words of the queue for them.
 _WORDS = {name: name for name in PutManyOptions.__annotations__ if name != "ids"} | {
     "id": "ids",
@@ -136,7 +135,7 @@ def _columns(pa: Any, batch: Batch) -> dict[str, Any]:
 def _event_column(pa: Any, many: Events, name: str) -> Any:
     column = getattr(many, name)
     if name == "kind":
-        return pa.array([_KINDS[code] for code in column.tolist()], pa.string())
+        return pa.array([KIND_WORDS[code] for code in column.tolist()], pa.string())
     if name in EVENT_ARRAYS:
         return pa.array(column, pa.int32() if name == "attempt" else pa.int64())
     return pa.array(list(column), pa.string())

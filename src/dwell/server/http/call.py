@@ -410,7 +410,6 @@ class Call:
         if topics is not None:
             topics = tuple(topics)
             self.mark_change(topics)
-        topics = None if topics is None else tuple(topics)
         self._allowed = topics, *rights
         tokens, rights = self.service.tokens, rights or self.endpoint.rights
         if rights and not tokens.is_open:

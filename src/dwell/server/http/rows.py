@@ -7,10 +7,10 @@ from itertools import repeat
 
 import msgspec
 
-from dwell.batch.events import EVENT_COLUMNS, Events
+from dwell.batch.events import EVENT_COLUMNS, KIND_WORDS, Events
 from dwell.errors import BatchTooLarge, InvalidInput
 from dwell.given import columns
-from dwell.message import MAX_BATCH_MESSAGES, Kind, Message
+from dwell.message import MAX_BATCH_MESSAGES, Message
 from dwell.server.http.body import Data
 from dwell.server.http.call import decoded
 from dwell.server.http.media import Media
@@ -53,7 +53,6 @@ class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=F
         columns.check_count(len(_counted), "messages")
 
 
-_KINDS = {int(kind): str(kind) for kind in Kind}
 #: What an event counts as in a turn of the event loop.
 _EVENT_BYTES = 128
 #: How long a message may be as it is written: JSON may say each sign of a body in six.
@@ -182,7 +181,7 @@ async def event_rows(events: Events) -> list[EventRow]:
     """Return events as objects; others have turns meanwhile."""
     lists = events.lists
     at = EVENT_COLUMNS.index("kind")
-    lists[at] = [_KINDS[code] for code in lists[at]]
+    lists[at] = [KIND_WORDS[code] for code in lists[at]]
     rows = zip(*lists, strict=True)
     return [EventRow(*row) async for row in in_turns(rows, repeat(_EVENT_BYTES))]
 

@@ -4,6 +4,8 @@ They are the server's own, not a topic's: to change them takes the admin right o
 they are kept, and the right to put into the topic that they name.
 """
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +37,6 @@ from dwell.server.http.schemas.requests import (
 )
 from dwell.server.http.spans import span
 from dwell.server.parts import in_turns
-from dwell.server.quotas import Room
 from dwell.wire.rows import Line, body_of
 
 #: What a byte of a schedule, all of which is checked again, counts as in a turn.
@@ -57,15 +58,12 @@ async def put_schedule(call: Call) -> Answer:
     }
     body = body_of(Line(body=ask.body, body_base64=ask.body_base64))
     await _check_room(call, ask.topic)
-    growth_bytes = 0
+    words |= spans
+    new = None
     if call.service.quotas.has(call.token):
-        now_ms = call.queue.clock.now_ms()
-        new = made(name, ask.topic, body, {**words, **spans}, now_ms)
-        growth_bytes = await _growth_bytes(call, new)
-    async with call.schedule_room(growth_bytes) as room:
-        result = await call.queue.schedules.put(name, ask.topic, body, **words, **spans)
-        _note_result(room, result)
-    return _said(call, result)
+        new = made(name, ask.topic, body, words, call.queue.clock.now_ms())
+    put = partial(call.queue.schedules.put, name, ask.topic, body, **words)
+    return await _kept(call, new, put)
 
 
 async def change_schedule(call: Call) -> Answer:
@@ -88,23 +86,16 @@ async def change_schedule(call: Call) -> Answer:
             words[word] = span(SimpleNamespace(**plain), word)
     if ask.body or ask.body_base64 is not None:
         words["body"] = body_of(Line(body=ask.body, body_base64=ask.body_base64))
-    growth_bytes = 0
+    new = None
     if found is not None and call.service.quotas.has(call.token):
         new = changed(found.schedule, words, call.queue.clock.now_ms())
-        growth_bytes = await _growth_bytes(call, new)
-    async with call.schedule_room(growth_bytes) as room:
-        result = await call.queue.schedules.change(name, **words)
-        _note_result(room, result)
-    return _said(call, result)
+    return await _kept(call, new, partial(call.queue.schedules.change, name, **words))
 
 
 async def get_schedule(call: Call) -> Answer:
     """Return a schedule, and its next ``runs`` as moments in its zone."""
-    name, ask = _name(call), call.query(RunsQuery)
-    found = await call.queue.schedules.get(name)
-    if found is None:
-        raise Refusal(404, f"name: there is no schedule {name!r}")
-    runs = await call.queue.schedules.next(name, ask.runs) if ask.runs else []
+    ask, found = call.query(RunsQuery), await _existing(call)
+    runs = await call.queue.schedules.next(found.schedule.name, ask.runs) if ask.runs else []
     row = msgspec.structs.replace(_row(found), runs=[run.isoformat() for run in runs])
     return call.answer(row)
 
@@ -147,10 +138,7 @@ async def run_schedule(call: Call) -> Answer:
 
     When the schedule fires next does not change.
     """
-    name = _name(call)
-    found = await call.queue.schedules.get(name)
-    if found is None:
-        raise Refusal(404, f"name: there is no schedule {name!r}")
+    found = await _existing(call)
     topic = found.schedule.topic
     _allow_also(call, [topic])
     call.service.check_puts()
@@ -165,6 +153,15 @@ async def run_schedule(call: Call) -> Answer:
 def _name(call: Call) -> str:
     """Return the schedule that the path names."""
     return values.topic(call.path["name"], "name")
+
+
+async def _existing(call: Call) -> Planned:
+    """Return the schedule that the path names, as it stands; raises Refusal."""
+    name = _name(call)
+    found = await call.queue.schedules.get(name)
+    if found is None:
+        raise Refusal(404, f"name: there is no schedule {name!r}")
+    return found
 
 
 def _allow_also(call: Call, topics: list[str]) -> None:
@@ -194,10 +191,14 @@ async def _growth_bytes(call: Call, new: Schedule) -> int:
     return max(len(new.name) + len(new.data) - old_bytes, 0)
 
 
-def _note_result(room: Room | None, result: Result) -> None:
-    """Note what became of a schedule."""
-    if room is not None and result not in (Result.CREATED, Result.REPLACED):
-        room.refused()
+async def _kept(call: Call, new: Schedule | None, verb: Callable[[], Awaitable[Result]]) -> Answer:
+    """Run a verb that stores a schedule, within the caller's quota; ``new`` is None without one."""
+    growth_bytes = 0 if new is None else await _growth_bytes(call, new)
+    async with call.schedule_room(growth_bytes) as room:
+        result = await verb()
+        if room is not None and result not in (Result.CREATED, Result.REPLACED):
+            room.refused()
+    return _said(call, result)
 
 
 def _said(call: Call, result: Result) -> Answer:

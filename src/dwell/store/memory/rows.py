@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, repeat, starmap
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from dwell.batch.batch import BATCH_ARRAYS, Batch
 from dwell.batch.puts import PUT_ARRAYS, Puts
+from dwell.batch.schema import arrays_from
 from dwell.batch.sweep import Wanted
 from dwell.errors import IdExists, TopicFull
 from dwell.message import U64, State, TopicSettings, decode_extra
@@ -27,8 +28,6 @@ from dwell.store.memory.lanes import Lanes
 SLACK = 64
 
 #: Where a ready row stands in a heap: what it is ordered by, its place then, and the row.
-#: Which attribute of a row a column holds, where its name is another.
-_ATTRIBUTES = {"numbers": "arrival"}
 Entry: TypeAlias = "tuple[int, int, int, int, Row]"
 
 
@@ -262,18 +261,20 @@ def fitting(rows: list[Row]) -> list[Row]:
     return rows[: within(np.array([row.size_bytes for row in rows], np.int64))]
 
 
+def _value(row: Row, column: str) -> int:
+    """Return what a column of a batch holds of a row."""
+    value: int = row.arrival if column == "numbers" else getattr(row, column)
+    return value
+
+
 def batch_of(rows: Sequence[Row], receipts: U64 | None) -> Batch:
     """Return the messages of some rows."""
-    arrays: dict[str, Any] = {
-        name: np.array([getattr(row, _ATTRIBUTES.get(name, name)) for row in rows], kind)
-        for name, kind in BATCH_ARRAYS.items()
-    }
     return Batch(
         topics=[row.topic.name for row in rows],
         ids=[row.id for row in rows],
         bodies=[row.body for row in rows],
         extras=[row.extra for row in rows],
-        **arrays,
+        **arrays_from(rows, BATCH_ARRAYS, _value),
         errors={at: row.error for at, row in enumerate(rows) if row.error is not None},
         receipts=receipts,
     )
