@@ -75,6 +75,7 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
             "ids": "queue",
             "topics": 60_000,
             "large": 1_000_000,
+            "schedules": 20_000,
             "rounds": 1,
         },
         {
@@ -84,6 +85,7 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
             "sync_ms": 20,
             "topics": 500,
             "large": 20_000,
+            "schedules": 1_000,
         },
     ),
     "http": (

@@ -1,72 +1,59 @@
 """The longest stop of the event loop by verbs, and by time, that touch all of a large topic."""
 
 import asyncio
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import dwell
 from bench.lifecycle import BODY, own_ids
-from bench.watch import Watch
+from bench.stops import Stops
 
 _BATCH = 10_000
 _KEYS = [f"key-{number}" for number in range(1_000)] * (_BATCH // 1_000)
 _EVERY = dwell.select()
 
 
-async def stops_of(messages: int, span_s: float) -> tuple[dict[str, float], float]:
-    """Return the longest stop by each verb, in milliseconds, and how long a clear took, in seconds.
+async def stops_of(url: str, stops: Stops, messages: int, span_s: float) -> float:
+    """Note the longest stop by each verb; return how long a clear took, in seconds.
 
     A topic has ``messages``; those that fall due, are leased or expire together do so ``span_s``
     after the first of them was put, or taken.
     """
-    stops_ms: dict[str, float] = {}
-
-    @asynccontextmanager
-    async def watched(name: str) -> AsyncIterator[None]:
-        watch = Watch()
-        try:
-            yield
-            await asyncio.sleep(0.1)
-        finally:
-            stops_ms[name] = round((await watch.stop())[-1], 1)
-
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        async with dwell.open(f"{folder}/store", sync="never") as queue:
-            large = _Large(queue, messages)
-            await large.fill()
-            for name, settings in (
-                ("ordered", {"ordered": True}),
-                ("ordered_and_fair", {"fair": True}),
-                ("neither", {"ordered": False, "fair": False}),
-            ):
-                async with watched(name):
-                    await queue.configure("large", **settings)
-            verbs: dict[str, Callable[[], Awaitable[object]]] = {
-                "reschedule_where": lambda: queue.reschedule_where("large", _EVERY, delay="1h"),
-                "cancel_where": lambda: queue.cancel_where("large", _EVERY),
-            }
-            for name, verb in verbs.items():
-                async with watched(name):
-                    await verb()
-            await large.fill(delay=f"{span_s}s")
-            async with watched("due"):
-                await large.until("ready")
-            await large.take(f"{span_s}s")
-            async with watched("lapsed"):
-                await large.until("ready")
-            start = time.perf_counter()
-            async with watched("clear"):
-                await queue.clear("large")
-            clear_s = time.perf_counter() - start
-            await large.fill(ttl=f"{span_s}s")
-            async with watched("expired"):
-                await large.until("dead")
-            async with watched("kick_where"):
-                await queue.kick_where("large", _EVERY, delay="1h")
-    return stops_ms, clear_s
+    how: dict[str, Any] = {} if "://" in url else {"sync": "never"}
+    async with dwell.open(url, **how) as queue:
+        large = _Large(queue, messages)
+        await large.fill()
+        for name, settings in (
+            ("ordered", {"ordered": True}),
+            ("ordered_and_fair", {"fair": True}),
+            ("neither", {"ordered": False, "fair": False}),
+        ):
+            async with stops.watched(name):
+                await queue.configure("large", **settings)
+        verbs: dict[str, Callable[[], Awaitable[object]]] = {
+            "reschedule_where": lambda: queue.reschedule_where("large", _EVERY, delay="1h"),
+            "cancel_where": lambda: queue.cancel_where("large", _EVERY),
+        }
+        for name, verb in verbs.items():
+            async with stops.watched(name):
+                await verb()
+        await large.fill(delay=f"{span_s}s")
+        async with stops.watched("due"):
+            await large.until("ready")
+        await large.take(f"{span_s}s")
+        async with stops.watched("lapsed"):
+            await large.until("ready")
+        start = time.perf_counter()
+        async with stops.watched("clear"):
+            await queue.clear("large")
+        clear_s = time.perf_counter() - start
+        await large.fill(ttl=f"{span_s}s")
+        async with stops.watched("expired"):
+            await large.until("dead")
+        async with stops.watched("kick_where"):
+            await queue.kick_where("large", _EVERY, delay="1h")
+    return clear_s
 
 
 class _Large:

@@ -1,9 +1,10 @@
 """The longest stop of the event loop, in milliseconds: while snapshots and files are made.
 
 Many messages are pending, others live and go, and each sync of the disk takes a third of a second.
-Then as many topics as may be have a message each that falls due in the same millisecond, and verbs
-and time touch all messages of one large topic. Beside the first a process does nothing but sleep:
-how late that wakes is the machine's doing.
+Beside this a process does nothing but sleep: how late that wakes is the machine's doing. Then as
+many topics as may be have a message each that falls due in the same millisecond. Verbs and time
+touch all messages of one large topic, very many schedules are listed, and figures of as many topics
+are asked for: in a folder and on a Redis, of which the longest call is noted too.
 """
 
 import asyncio
@@ -18,7 +19,10 @@ import dwell
 from bench.filled import put_pending
 from bench.largetopic import stops_of
 from bench.lifecycle import BODY, own_ids
+from bench.manynames import look_at_many
+from bench.redis_servers import redis_server
 from bench.result import Result, percentile
+from bench.stops import Stops
 from bench.watch import Watch
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.disk import Disk
@@ -70,15 +74,22 @@ def run(
     ids: str,
     topics: int,
     large: int,
+    schedules: int,
     rounds: int,
 ) -> Result:
     """Measure all; ``large`` is the size of the large topic, and ``rounds`` how often."""
     params = {"pending": pending, "rate": rate, "seconds": seconds, "sync_ms": sync_ms, "ids": ids}
-    result = Result("stall", {**params, "topics": topics, "large": large}, "ms")
+    result = Result(
+        "stall", {**params, "topics": topics, "large": large, "schedules": schedules}, "ms"
+    )
     for _ in range(rounds):
         asyncio.run(_measure(result, pending, rate, seconds, sync_ms, ids))
         asyncio.run(_measure_topics(result, topics))
-        asyncio.run(_measure_large(result, large))
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            asyncio.run(_measure_large(result, folder, Stops(), large, schedules))
+        with redis_server() as server:
+            stops = Stops(server, "redis_")
+            asyncio.run(_measure_large(result, server.url, stops, large, schedules))
     return result
 
 
@@ -165,11 +176,16 @@ async def _measure_topics(result: Result, topics: int) -> None:
     result.more["topics_ms"] = round(late_ms[-1], 2)
 
 
-async def _measure_large(result: Result, messages: int) -> None:
-    stops_ms, clear_s = await stops_of(messages, 3 + messages / 100_000)
-    result.more["large_ms"] = max(stops_ms.values())
-    result.more["clear_s"] = round(clear_s, 3)
-    result.more |= {f"{name}_ms": ms for name, ms in stops_ms.items()}
+async def _measure_large(
+    result: Result, place: str, stops: Stops, messages: int, schedules: int
+) -> None:
+    """Measure a large topic, then many topics and schedules, in a folder or on a Redis."""
+    places = (place, place) if "://" in place else (f"{place}/large", f"{place}/many")
+    clear_s = await stops_of(places[0], stops, messages, 3 + messages / 100_000)
+    await look_at_many(places[1], stops, schedules, schedules)
+    result.more[f"{stops.prefix}large_ms"] = max(stops.found_ms.values())
+    result.more[f"{stops.prefix}clear_s"] = round(clear_s, 3)
+    result.more |= {f"{name}_ms": ms for name, ms in stops.found_ms.items()}
 
 
 async def _until(reached: Callable[[], bool]) -> None:

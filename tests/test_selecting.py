@@ -1,6 +1,7 @@
 """Selecting: the same messages on every face, whatever is said of them."""
 
 import asyncio
+import gc
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -282,3 +283,32 @@ async def test_what_is_moved_over_http_is_moved_once(monkeypatch):
             FAR_MS + 3_600_000: changed.matched,
             FAR_MS: 1_500 - changed.matched,
         }
+
+
+async def test_the_ids_of_a_large_change_are_nothing_for_the_collector_of_garbage(monkeypatch):
+    """It would go through all of a million each time, as long as nothing else can be done."""
+    store, seen = MemoryStore(RealClock()), {"scan": [], "cancel": []}
+    ids = {b"m%d" % number: None for number in range(10_000)}
+
+    def looked(verb):
+        call = getattr(store, verb)
+
+        async def look(*args, **words):
+            gc.collect()
+            kinds = (list, set, tuple, dict)
+            large = [x for x in gc.get_objects() if isinstance(x, kinds) and len(x) >= 1_000]
+            first = ((type(x), next(iter(x))) for x in large)
+            seen[verb].append(
+                [kind for kind, id_ in first if isinstance(id_, bytes) and id_ in ids]
+            )
+            return await call(*args, **words)
+
+        return look
+
+    for verb in seen:
+        monkeypatch.setattr(store, verb, looked(verb))
+    async with dwell.Queue(store) as queue:
+        await queue.put_many("t", ["x"] * 10_000, ids=[id_.decode() for id_ in ids])
+        assert (await queue.cancel_where("t", dwell.select())).matched == 10_000
+    for verb, found in seen.items():
+        assert found == [[]] * len(found) != [], verb

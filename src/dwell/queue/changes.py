@@ -37,9 +37,12 @@ _READ_AT_ONCE = 100
 
 
 class Seen(NamedTuple):
-    """The facts about matching messages that a verb needs; bodies may be large and are left out."""
+    """The facts about matching messages that a verb needs; bodies may be large and are left out.
 
-    ids: list[bytes]
+    The collector of garbage goes through all of a list each time, and passes by such a tuple.
+    """
+
+    ids: tuple[bytes, ...]
     dues_ms: I64
     versions: U64
 
@@ -50,7 +53,7 @@ class Seen(NamedTuple):
 
     def where(self, which: list[bool]) -> "Seen":
         """Return those of which it is true."""
-        ids = list(compress(self.ids, which))
+        ids = tuple(compress(self.ids, which))
         return Seen(ids, self.dues_ms[which], self.versions[which])
 
 
@@ -206,7 +209,8 @@ async def _seen(
     found twice; it is returned once.
     """
     parts: list[Seen] = []
-    known: set[bytes] = set()
+    # A dict, as the collector of garbage goes through all of a set.
+    known: dict[bytes, None] = {}
     for state in states:
         cursor = BEGINNING
         if start is not None:
@@ -221,7 +225,7 @@ async def _seen(
             most = min(missing, _AT_ONCE)
             part, place = await _page(store, topic, matcher, place, most, only)
             parts.append(part.where([id_ not in known for id_ in part.ids]))
-            known.update(part.ids)
+            known.update(dict.fromkeys(part.ids))
     return parts, None
 
 
@@ -237,7 +241,7 @@ async def _page(
         store, topic, matcher, place.state, place.cursor, limit, most_bytes=MAX_BATCH_BYTES
     )
     following = None if page.cursor is None else Place(place.state, page.cursor)
-    ids = [id_.encode() for id_ in page.messages.ids]
+    ids = tuple(id_.encode() for id_ in page.messages.ids)
     dues_ms, versions = page.messages.due_ms, page.versions
     found = Seen(ids, dues_ms, versions)
     if only is not None:
