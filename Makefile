@@ -121,7 +121,8 @@ SEEDS := 1000
 FIRST := 0
 simulate: setup ## the simulation: SEEDS=1000 runs, each from one seed, from FIRST=0 on
 	$(PY) -m tools.simulation --seeds $(SEEDS) --first $(FIRST)
-	$(PY) -m tools.simulation --seeds $(SEEDS) --first $(FIRST) --timetables
+	$(PY) -m tools.simulation --seeds $(SEEDS) --first $(FIRST) --what timetables
+	$(PY) -m tools.simulation --seeds $(SEEDS) --first $(FIRST) --what relays
 
 mutants: setup ## bring each known defect back, and see the tests catch it
 	$(PY) -m tools.mutants

@@ -3,6 +3,7 @@
 import asyncio
 
 from dwell.clock import RealClock
+from dwell.errors import ServerUnreachable
 from dwell.queue import Queue
 from dwell.relay.dead import DeadLetters
 from dwell.relay.house import QueueSink
@@ -25,6 +26,27 @@ class Slow:
         return [None] * len(records)
 
 
+class Quick(Slow):
+    """A sink that takes all at once."""
+
+    async def send(self, records):
+        self.sent += [record.body for record in records]
+        return [None] * len(records)
+
+
+class Unheard(MemoryStore):
+    """A store whose first answer to a take is lost."""
+
+    unheard = 0
+
+    async def take(self, *given):
+        batch = await super().take(*given)
+        if len(batch) and not self.unheard:
+            self.unheard = len(batch)
+            raise ServerUnreachable("take: no answer")
+        return batch
+
+
 async def test_what_waits_for_a_broker_is_kept_and_sent_once():
     async with Queue(MemoryStore(RealClock())) as queue:
         sink, tally = Slow(), Tally()
@@ -45,13 +67,14 @@ async def test_what_waits_for_a_broker_is_kept_and_sent_once():
 class Counted(MemoryStore):
     """A store that notes who asks for the counts of all topics."""
 
-    looks = 0
+    looks = sized = 0
 
     async def stats(self):
         self.looks += 1
         return await super().stats()
 
     async def sizes(self, topic):
+        self.sized += 1
         found = (await super().stats()).topics.get(topic)
         return [] if found is None else [found]
 
@@ -62,10 +85,35 @@ async def test_who_waits_for_a_lane_counts_no_other_topic():
         dead = DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally)
         await queue.put("t", b"1")
         taken = await queue.take("t")
-        outlet = Outlet(Way(queue, "t", 60_000, "to"), Slow(), dead, tally)
-        waiting = asyncio.create_task(outlet.alone())
+        outlet = Outlet(Way(queue, "t", 60_000, "to", is_ordered=True), Quick(), dead, tally)
+        running = asyncio.create_task(outlet.run())
         await asyncio.sleep(0)
-        assert not waiting.done()
+        await queue.put("t", b"2")
+        await _until(lambda: store.sized > 1)
+        assert not tally.sent
         await queue.ack(taken)
-        await asyncio.wait_for(waiting, 60)
+        await _until(lambda: tally.sent)
+        outlet.stop()
+        await running
         assert not store.looks
+
+
+async def test_what_was_taken_by_a_take_without_a_reply_leaves_before_what_follows():
+    store, sink, tally = Unheard(RealClock()), Quick(), Tally()
+    async with Queue(store) as queue:
+        dead = DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally)
+        await queue.put("t", b"1", id="1")
+        outlet = Outlet(Way(queue, "t", LEASE_MS, "to", is_ordered=True), sink, dead, tally)
+        running = asyncio.create_task(outlet.run())
+        await _until(lambda: store.unheard)
+        await queue.put("t", b"2", id="2")
+        await _until(lambda: tally.sent == 2)
+        outlet.stop()
+        await running
+    assert sink.sent == [b"1", b"2"]
+
+
+async def _until(met):
+    async with asyncio.timeout(60):
+        while not met():
+            await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 
 from tools.simulation.plan import plan_of
-from tools.simulation.run import Outcome, run_seeds, run_timetables, shorten
+from tools.simulation.run import Outcome, run_many_relays, run_seeds, run_timetables, shorten
 
 _CHUNK = 8
 #: What a run may find, in the order of a summary; all others are told under their own names.
@@ -21,6 +21,7 @@ _BREACHES = {
     "doubled": "doubled unexplained",
     "hang": "hangs",
 }
+_RUNS = {"plans": run_seeds, "timetables": run_timetables, "relays": run_many_relays}
 _TALLIES = (
     "answered puts",
     "moments",
@@ -34,6 +35,8 @@ _TALLIES = (
     "restarts",
     "partitions",
     "clock steps",
+    "relays killed",
+    "lanes taken",
 )
 
 
@@ -45,7 +48,7 @@ def main(words: list[str] | None = None) -> int:
     tally: Counter[str] = Counter()
     failed: list[Outcome] = []
     count = 0
-    run = run_timetables if given.timetables else run_seeds
+    run = _RUNS[given.what]
     for outcome in _outcomes(run, given.first, given.seeds, given.processes):
         count += 1
         tally += outcome.tally
@@ -57,7 +60,7 @@ def main(words: list[str] | None = None) -> int:
                 break
     summary = _summary(count, tally, failed, time.monotonic() - begun)
     print(json.dumps(summary) if given.json else _lines(summary))
-    if failed and not given.json and given.shorten and not given.timetables:
+    if failed and not given.json and given.shorten and given.what == "plans":
         _tell_short(failed[0])
     return 1 if failed else 0
 
@@ -66,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--timetables", action="store_true", help="schedules, in place of plans")
+    parser.add_argument("--what", choices=_RUNS, default="plans", help="what is run")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--most-failures", type=int, default=20, help="when to stop")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")

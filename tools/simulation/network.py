@@ -1,6 +1,7 @@
 """The network between clients and the queue: requests and replies are lost, doubled and late."""
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -46,20 +47,30 @@ class Network:
         if fate != "lost":
             for _ in range(2 if fate == "doubled" else 1):
                 delay_s = _latency_s(chance) + (chance.random() * 3 if fate == "late" else 0)
-                self._loop.call_later(
-                    delay_s, self._arrive, request, reply, chance, words, wait_s, stops
-                )
+                # What is on its way arrives, though who sent it is gone by then.
+                given = (request, reply, chance, words, wait_s, stops)
+                self._outside(delay_s, self._arrive, *given)
         try:
             answer = await asyncio.wait_for(reply, wait_s + 5)
         except TimeoutError:
             if chance.random() < 0.7:
-                # It closes the connection, which the server notices.
-                for stop in stops:
-                    self._loop.call_later(_latency_s(chance), stop)
+                self._close(stops, chance)
             raise Lost(words) from None
+        except (asyncio.CancelledError, GeneratorExit):
+            self._close(stops, chance)
+            raise
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def _close(self, stops: list[Callable[[], None]], chance: random.Random) -> None:
+        """Close the connections of a request, which the server notices."""
+        for stop in () if self._loop.is_closed() else stops:
+            self._outside(_latency_s(chance), stop)
+
+    def _outside(self, delay_s: float, work: Callable[..., Any], *given: Any) -> None:
+        """Have something done outside of all processes."""
+        self._loop.call_later(delay_s, work, *given, context=contextvars.Context())
 
     def _arrive(
         self,

@@ -100,7 +100,7 @@ class Process:
         self.ends += 1
         self._requests.clear()
         self._loop.end(self.life)
-        _OUTSIDE.copy().run(self._loop.call_later, 0.3, self.start)
+        self._loop.call_later(0.3, self.start, context=OUTSIDE.copy())
 
     async def _open(self) -> None:
         self.starts += 1
@@ -176,7 +176,7 @@ class Process:
                 return None
             return self._broken(Broken("error", f"{words} raised {error!r}"))
         if not life.is_over:
-            _OUTSIDE.copy().run(tell, answer)
+            OUTSIDE.copy().run(tell, answer)
         return None
 
     # --- looking ----------------------------------------------------------------------------------
@@ -202,4 +202,4 @@ class Process:
 
 
 #: Where no process is.
-_OUTSIDE = contextvars.Context()
+OUTSIDE = contextvars.Context()

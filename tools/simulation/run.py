@@ -12,6 +12,8 @@ from typing import NamedTuple
 from tools.simulation.history import Broken
 from tools.simulation.loop import NothingLeft, Spinning
 from tools.simulation.plan import Plan, Step, plan_of
+from tools.simulation.relays import Relays
+from tools.simulation.served import Served
 from tools.simulation.timetable import Timetable
 from tools.simulation.world import World
 
@@ -56,8 +58,16 @@ def run_plan(plan: Plan, trace: list[str] | None = None) -> Outcome:
 
 def run_timetable(seed: int) -> Outcome:
     """Run the timetable of a seed."""
-    timetable = Timetable(seed)
-    return _outcome(seed, timetable.run, timetable.tally)
+    return _run_served(Timetable(seed), seed)
+
+
+def run_relays(seed: int) -> Outcome:
+    """Run the relays of a seed."""
+    return _run_served(Relays(seed), seed)
+
+
+def _run_served(served: Served, seed: int) -> Outcome:
+    return _outcome(seed, served.run, served.tally)
 
 
 def _outcome(seed: int, run: Callable[[], str], tally: Counter[str]) -> Outcome:
@@ -101,6 +111,11 @@ def run_seeds(seeds: range) -> list[Outcome]:
 def run_timetables(seeds: range) -> list[Outcome]:
     """Run the timetables of some seeds, one after another."""
     return _run_each(run_timetable, seeds)
+
+
+def run_many_relays(seeds: range) -> list[Outcome]:
+    """Run the relays of some seeds, one after another."""
+    return _run_each(run_relays, seeds)
 
 
 def _run_each(run: Callable[[int], Outcome], seeds: range) -> list[Outcome]:

@@ -5,47 +5,24 @@ and a slow disk, and its clock is set. When all is calm again, the log of events
 """
 
 import asyncio
-import contextlib
-import hashlib
-import random
-import warnings
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from dwell.batch.batch import Batch
-from dwell.errors import InvalidSchedule, StoreError
+from dwell.errors import InvalidSchedule
 from dwell.message import Kind
 from dwell.queue import Queue
 from dwell.queue.schedules import TOPIC, Firer, firer
 from dwell.queue.schedules.reckoning import Reckoning
 from dwell.queue.schedules.schedule import moment_text
-from dwell.store.embedded import EmbeddedStore
 from dwell.testing.views import events_from
-from tools.simulation.clock import SteppedClock
-from tools.simulation.disk import SimulatedDisk
 from tools.simulation.history import Broken
-from tools.simulation.loop import SimulatedLoop
-from tools.simulation.network import Lost, Network
-from tools.simulation.plan import Settings
-from tools.simulation.process import Process, store_on
+from tools.simulation.process import Process
+from tools.simulation.served import Served
 
 _FIRED = "fired"
 _LONGEST_S = 30
-#: Far below the setback from which on schedules fire again what they have fired.
-_MOST_STEP_MS = 20_000
-
-
-#: What goes wrong, and what it is called in a summary.
-_TALLIED = {
-    "kill": "kills",
-    "power": "power cuts",
-    "fault": "faults",
-    "slow": "slow disks",
-    "clock": "clock steps",
-    "restart": "restarts",
-}
 
 
 class SimulatedReckoning(Reckoning):
@@ -77,49 +54,20 @@ class FiringProcess(Process):
             self._in_life(SimulatedFirer(queue).run())
 
 
-class Timetable:
+class Timetable(Served):
     """One run, drawn from a seed."""
 
+    process_kind = FiringProcess
+    #: Far below the setback from which on schedules fire again what they have fired.
+    most_step_ms = 20_000
+
     def __init__(self, seed: int) -> None:
-        self._chance = random.Random(f"timetable {seed}")
-        self._loop = SimulatedLoop(random.Random(seed ^ 0x5EED))
-        self._clock = SteppedClock(self._loop)
-        limits = {"snapshot_rows": 7, "event_file_bytes": 4_000, "block_events": 10}
-        settings = Settings("always", 8 * 1024, self._chance.random() < 0.5, limits, 1 << 30)
-        self._broken: asyncio.Future[None] = self._loop.create_future()
-
-        def made(disk: SimulatedDisk) -> EmbeddedStore:
-            return store_on(disk, self._clock, settings, EmbeddedStore)
-
-        disk = SimulatedDisk(seed=seed)
-        self._process = FiringProcess(self._loop, disk, settings, made, self._fail)
+        super().__init__(seed)
+        assert isinstance(self._process, FiringProcess)
         self._process.firers = self._chance.choice((1, 1, 2))
-        self._network = Network(self._loop, self._process)
         #: The ids of the messages that have to be put, and of those that may be.
         self._expected: set[str] = set()
         self._possible: set[str] = set()
-        self.tally: Counter[str] = Counter()
-        self._hash = hashlib.blake2b(digest_size=8)
-
-    def run(self) -> str:
-        """Run it to its end; return a hash of what was put, and when. Raises Broken."""
-        with warnings.catch_warnings():
-            # What a process that is gone was about to await never is.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            try:
-                self._loop.run_until_complete(self._run())
-            finally:
-                self._tear_down()
-        return self._hash.hexdigest()
-
-    async def _run(self) -> None:
-        self._process.start()
-        working = self._loop.create_task(self._work())
-        looking = self._loop.create_task(self._look())
-        await asyncio.wait([self._broken, working, looking], return_when=asyncio.FIRST_COMPLETED)
-        for done in (self._broken, working, looking):
-            if done.done():
-                done.result()
 
     async def _work(self) -> None:
         count = self._chance.choice((1, 3, 8))
@@ -132,32 +80,6 @@ class Timetable:
         await self._end_all()
         taking.cancel()
         await self._check()
-
-    def _tear_down(self) -> None:
-        self._process.disk.system.ended = lambda: None
-        self._loop.end(self._process.life)
-        self._process.disk.kill()
-        for task in asyncio.all_tasks(self._loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self._loop.close()
-
-    def _fail(self, broken: Broken) -> None:
-        if not self._broken.done():
-            self._broken.set_exception(broken)
-
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(0.5)
-            self._process.look()
-
-    # --- clients ----------------------------------------------------------------------------------
-
-    async def _ask(self, request: Callable[[Queue], Any], words: str, wait_s: float = 0.0) -> Any:
-        """Ask until there is an answer."""
-        while True:
-            with contextlib.suppress(Lost, StoreError):
-                return await self._network.call(request, self._chance, words, wait_s)
-            await asyncio.sleep(0.3)
 
     async def _put(self, name: str) -> None:
         """Put a schedule, whose first moment is not near; each of its moments is to be one put."""
@@ -192,35 +114,12 @@ class Timetable:
             if len(batch) and self._chance.random() < 0.9:
                 await self._ask(partial(_ack, batch), "ack")
 
-    # --- enemies ----------------------------------------------------------------------------------
-
     async def _harm(self) -> None:
-        chance = self._chance
-        await asyncio.sleep(chance.random() * (_LONGEST_S + 5))
-        kind = chance.choice(("kill", "kill", "power", "fault", "slow", "clock", "restart"))
-        self.tally[_TALLIED[kind]] += 1
-        if kind in ("kill", "power"):
-            self._process.disk.arm(kind, chance.randrange(40), chance.choice(("before", "after")))
-        elif kind == "fault":
-            self._process.disk.arm(chance.choice(("write", "sync")), chance.randrange(5))
-        elif kind == "slow":
-            self._loop.slowness = 60.0
-            await asyncio.sleep(5)
-            self._loop.slowness = 1.0
-        elif kind == "clock" and not self._clock.steps:
-            self._clock.step(chance.choice((-1, 1)) * chance.choice((50, 1_000, _MOST_STEP_MS)))
-        else:
-            self._process.restart()
+        await asyncio.sleep(self._chance.random() * (_LONGEST_S + 5))
+        kinds = ("kill", "kill", "power", "fault", "slow", "clock", "restart")
+        await self._harm_process(self._chance.choice(kinds))
 
-    async def _calm(self) -> None:
-        self._network.is_calm = True
-        self._process.disk.free()
-        for _ in range(200):
-            await asyncio.sleep(0.1)
-            self._process.disk.free()
-            if self._process.is_up and self._loop.time() - self._process.up_since_s > 0.5:
-                return
-        raise Broken("hang", "the store does not come up again")
+    # --- the end ----------------------------------------------------------------------------------
 
     async def _end_all(self) -> None:
         """Wait until all schedules have ended; each is gone then."""

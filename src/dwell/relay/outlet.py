@@ -41,7 +41,8 @@ class Way(NamedTuple):
     """What an outlet takes: at most ``limit`` messages of a topic at once, as ``owner``.
 
     They are its own for ``lease_ms``, which is longer than the broker may take for them. ``to`` is
-    where a message goes that does not say it itself.
+    where a message goes that does not say it itself. With ``is_ordered`` nothing is taken while
+    anybody has messages of the topic that were taken before.
     """
 
     queue: Queue
@@ -50,13 +51,17 @@ class Way(NamedTuple):
     to: str | None = None
     owner: str = ""
     limit: int = 5_000
+    is_ordered: bool = False
 
 
 class Outlet:
     """Sends what one topic holds, batch after batch, in its order, until it is stopped."""
 
     def __init__(self, way: Way, sink: Sink, dead: DeadLetters, tally: Tally) -> None:
-        self._queue, self._topic, self._lease_ms, self._to, self._owner, self._limit = way
+        self._queue, self._topic, self._lease_ms, self._to, self._owner, self._limit, _ = way
+        #: Whether somebody may have messages of a topic that is to leave in its order.
+        self._is_shared = way.is_ordered
+        self._is_ordered = way.is_ordered
         self._sink = sink
         self._dead = dead
         self._tally = tally
@@ -96,6 +101,10 @@ class Outlet:
             self._taking.cancel()
 
     async def _take(self) -> Batch:
+        if self._is_shared:
+            await self._wait_for_others()
+        # A take whose reply is lost has taken all the same.
+        self._is_shared = self._is_ordered
         # Whether the queue is back should not be known only when something falls due.
         wait = 0 if self._queue_name in self._tally.trouble else _WAIT
         take = self._queue.take(
@@ -103,13 +112,15 @@ class Outlet:
         )
         self._taking = asyncio.get_running_loop().create_task(take)
         try:
-            return await self._taking
+            batch = await self._taking
         except asyncio.CancelledError:
             if not self._is_stopping:
                 raise
             return Batch.empty()
         finally:
             self._taking = None
+        self._is_shared = False
+        return batch
 
     async def _pass_on(self, batch: Batch) -> None:
         batch, records = await self._records(batch)
@@ -297,10 +308,11 @@ class Outlet:
             _log.warning("%s: the leases end by themselves: %s", self._topic, error)
             return None
 
-    async def alone(self) -> None:
-        """Return when nobody else has a message of the topic: it was sent, or its lease is over.
+    async def _wait_for_others(self) -> None:
+        """Return when nobody has a message of the topic: it was sent, or its lease is over.
 
-        So what a relay that died had taken leaves before what comes after it.
+        So what a relay that died had taken leaves before what comes after it, and so does what was
+        taken and got lost on its way here.
         """
         until_ms = self._queue.clock.now_ms() + self._lease_ms
         while not self._is_stopping and self._queue.clock.now_ms() <= until_ms:

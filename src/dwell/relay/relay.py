@@ -77,6 +77,8 @@ class Relay:
         self._is_stopping = False
         self._holds: dict[str, str] = {}
         self._ways: dict[str, tuple[Outlet, asyncio.Task[None]]] = {}
+        #: The outlets of lost lanes that have not ended; the lane's next outlet waits for them.
+        self._ending: dict[str, asyncio.Task[None]] = {}
         self._ended: asyncio.Future[None] | None = None
         self._intake: Intake | None = None
         if source is not None:
@@ -143,6 +145,8 @@ class Relay:
             # A group's lanes are closed as it is left.
             await self._source.close()
         await self.close(list(self._ways))
+        if self._ending:
+            await asyncio.wait(self._ending.values())
         for sink in self._sinks:
             await sink.close()
 
@@ -162,7 +166,8 @@ class Relay:
         for lane in lanes:
             if lane not in self._ways:
                 outlet = self._outlet(lane)
-                task = asyncio.get_running_loop().create_task(self._send(outlet, lane))
+                sending = self._send(outlet, lane, self._ending.pop(lane, None))
+                task = asyncio.get_running_loop().create_task(sending)
                 task.add_done_callback(self._note_end)
                 self._ways[lane] = (outlet, task)
         self.tally.lanes = len(self._ways)
@@ -172,22 +177,24 @@ class Relay:
         if self._intake is not None and not is_lost:
             with contextlib.suppress(DwellError):
                 await self._intake.idle()
-        ways = [self._ways.pop(lane) for lane in lanes if lane in self._ways]
+        ways = {lane: self._ways.pop(lane) for lane in lanes if lane in self._ways}
         self.tally.lanes = len(self._ways)
-        for outlet, _ in ways:
+        if is_lost:
+            self._ending |= {lane: task for lane, (_, task) in ways.items()}
+        for outlet, _ in ways.values():
             outlet.stop()
         if ways and not is_lost:
-            await asyncio.wait([task for _, task in ways])
+            await asyncio.wait([task for _, task in ways.values()])
 
-    async def _send(self, outlet: Outlet, lane: str) -> None:
+    async def _send(self, outlet: Outlet, lane: str, before: "asyncio.Task[None] | None") -> None:
+        if before is not None:
+            await asyncio.wait([before])
         if self._source is not None:
             # Without it a relay that dies often would use up what a message has.
             while not outlet.is_stopping and not await outlet.patiently(
                 lambda: self._prepare(self._hold_of(lane))
             ):
                 await asyncio.sleep(AGAIN_S)
-            if self._source.has_lanes:
-                await outlet.alone()
         try:
             await outlet.run()
         finally:
@@ -197,7 +204,10 @@ class Relay:
     def _outlet(self, lane: str) -> Outlet:
         plan, sink = self._plan, self._sink
         assert sink is not None
-        way = Way(self._queue, self._hold_of(lane), plan.lease_ms, plan.to, self._owner, plan.batch)
+        way = Way(
+            *(self._queue, self._hold_of(lane), plan.lease_ms, plan.to, self._owner, plan.batch),
+            is_ordered=self._source is not None and self._source.has_lanes,
+        )
         if isinstance(sink, OnceSink):
             assert self._source is not None
             return OnceOutlet(way, sink, self._dead, self.tally, lane, self._source.is_committed)

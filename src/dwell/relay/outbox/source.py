@@ -12,7 +12,6 @@ are not forgotten: they are deleted when the database is back, so that they do n
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -98,12 +97,12 @@ class OutboxSource:
         if self._is_idle() and not await self._rows.changed(_LOOK_S):
             return []
         records = await self._patiently(limit)
-        self._next_s = 0.0 if records else time.monotonic() + _POLL_S
+        self._next_s = 0.0 if records else _now_s() + _POLL_S
         self._given = len(records)
         return records
 
     def _is_idle(self) -> bool:
-        return self._turn is None and not self._owed and time.monotonic() < self._next_s
+        return self._turn is None and not self._owed and _now_s() < self._next_s
 
     async def _patiently(self, limit: int) -> list[Entry]:
         """Go on with a turn of the database; raises BrokerUnreachable while it takes too long.
@@ -125,7 +124,7 @@ class OutboxSource:
         return [Entry.of(self._name, row) for row in found]
 
     def _passed_over(self) -> PassedOver:
-        now_s = time.monotonic()
+        now_s = _now_s()
         topics, seqs = self._resting
         topics = {topic: until_s for topic, until_s in topics.items() if until_s > now_s}
         seqs = {seq: until_s for seq, until_s in seqs.items() if until_s > now_s}
@@ -147,7 +146,7 @@ class OutboxSource:
     async def defer(self, records: Sequence[Record]) -> None:
         """Pass over the topics of rows that have no room, and rows that are no messages."""
         topics, seqs = self._resting
-        until_s = time.monotonic() + _REST_S
+        until_s = _now_s() + _REST_S
         for record in records:
             assert isinstance(record, Entry)
             if record.topic:
@@ -175,3 +174,7 @@ class OutboxSource:
                 "%d rows were not deleted, and will be kept once: %s", len(self._owed), error
             )
         await self._rows.close()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
