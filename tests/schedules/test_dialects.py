@@ -42,10 +42,13 @@ def runs(line, count, start=START):
 
 
 @st.composite
-def sets(draw, least, most, names=()):
+def sets(draw, least, most, *, starts=False):
     """A field of values, ranges and steps, and the values that it means."""
     first = draw(st.integers(least, most))
-    kind = draw(st.sampled_from(("one", "range", "step", "list")))
+    kind = draw(st.sampled_from(("one", "range", "step", "list", *(["from"] if starts else []))))
+    if kind == "from":
+        step = draw(st.integers(1, max(1, most - first)))
+        return f"{first}/{step}", set(range(first, most + 1, step))
     if kind == "one":
         return str(first), {first}
     last = draw(st.integers(first, most))
@@ -62,10 +65,11 @@ def lines(draw):
     system = draw(st.sampled_from(sorted(SYSTEMS)))
     number, form = SYSTEMS[system]
     lowest = min(number(START + timedelta(days=day)) for day in range(7))
-    minute, minutes = draw(sets(0, 59))
-    hour, hours = draw(sets(0, 23))
-    month, months = draw(st.just(("*", set(range(1, 13)))) | sets(1, 12))
-    day, week = draw(sets(1, 28)), draw(sets(lowest, lowest + 6))
+    starts = system != "celery"
+    minute, minutes = draw(sets(0, 59, starts=starts))
+    hour, hours = draw(sets(0, 23, starts=starts))
+    month, months = draw(st.just(("*", set(range(1, 13)))) | sets(1, 12, starts=starts))
+    day, week = draw(sets(1, 28)), draw(sets(lowest, lowest + 6, starts=starts))
     which = draw(st.sampled_from(("day", "week", "none")))
     is_day, is_week = which == "day", which == "week"
     any_day = "?" if system in ("quartz", "eventbridge") else "*"
@@ -116,10 +120,17 @@ def test_lines_fire_when_their_system_says(drawn):
         ("eventbridge", "cron(0 10 ? * MON-FRI *)", "0 10 * * 1-5"),
         ("apscheduler", "0 9 * * mon-fri", "0 9 * * 1-5"),
         ("apscheduler", "0 9 * * */2", "0 9 * * 1,3,5,0"),
+        ("apscheduler", "5/15 9/4 * * 1/2", "5,20,35,50 9,13,17,21 * * 2,4,6"),
         ("celery", "0 9 * * fri-mon", "0 9 * * 5,6,0,1"),
         ("celery", "0 9 */2 * 1", "0 9 */2 * 1"),
         # Of these robfig runs at either, and crontab(5) only at both.
         ("robfig", "0 9 */15 * 1", "0 9 1,16,31 * 1"),
+        # A step of one, or a star in a list, leaves the day open.
+        ("robfig", "0 0 */1 * mon", "0 0 * * 1"),
+        ("robfig", "0 0 1 * */1", "0 0 1 * *"),
+        ("robfig", "0 0 1,* * mon", "0 0 * * 1"),
+        # It runs in each hour where clocks go back, which one that names hours does not.
+        ("robfig", "0 0/1 * * *", "0 * * * *"),
         ("robfig", "30 0 9 * * *", "30 0 9 * * *"),
         ("robfig", "@daily", "@daily"),
         ("crontab", "0 9 * * 7", "0 9 * * 7"),
@@ -142,6 +153,8 @@ def test_lines_are_translated(system, line, own):
         ("apscheduler", "0 9 1 * */2", "both must hold there"),
         ("apscheduler", "0 9 * * 7", "a weekday from 0 to 6"),
         ("apscheduler", "0 9 * * fri-mon", "a range from less to more, not fri-mon"),
+        ("apscheduler", "0 9 * * mon-5/2", "names without numbers in place of 'mon-5/2'"),
+        ("apscheduler", "0 9 * * mon-fri/2", "names without numbers in place of 'mon-fri/2'"),
         ("celery", "0 9 1 * 1", "both must hold there"),
         ("robfig", "0 9 * * 7", "a weekday from 0 to 6"),
         ("robfig", "0/90 9 * * 1", "a minute in place of '0/90'"),

@@ -35,7 +35,8 @@ class Dialect(NamedTuple):
     ``names`` are the fields in order, of which ``spare`` may be left out at an end. ``sunday`` is
     the number of Sunday. A day of the month and a weekday must both hold where ``are_both`` (or one
     of them is left open); a range may go from more to less where ``wraps``; ``5/15`` begins at 5
-    where ``starts``.
+    where ``starts``. Where ``has_plain_names``, a name is read alone or in a range of names, and
+    what follows it is passed over.
     """
 
     names: tuple[str, ...]
@@ -44,6 +45,7 @@ class Dialect(NamedTuple):
     are_both: bool = False
     wraps: bool = False
     starts: bool = False
+    has_plain_names: bool = False
 
     @property
     def lowest(self) -> int:
@@ -61,7 +63,7 @@ DIALECTS: Mapping[str, Dialect | None] = {
         ("second", *_FIVE, "year"), 1, spare="year", are_both=True, wraps=True, starts=True
     ),
     "eventbridge": Dialect((*_FIVE, "year"), 1, are_both=True, starts=True),
-    "apscheduler": Dialect(_FIVE, 6, are_both=True),
+    "apscheduler": Dialect(_FIVE, 6, are_both=True, starts=True, has_plain_names=True),
     "celery": Dialect(_FIVE, are_both=True, wraps=True),
     "robfig": Dialect(("second", *_FIVE), spare="second", starts=True),
 }
@@ -110,7 +112,9 @@ class _Reader:
 
     def read(self, field: str, text: str) -> str:
         """Return a field in the words of crontab(5)."""
-        return ",".join(self._part(field, part) for part in text.split(","))
+        parts = [self._part(field, part) for part in text.split(",")]
+        # One part that means any value leaves a day open, whatever else the list names.
+        return "*" if "*" in parts else ",".join(parts)
 
     def _part(self, field: str, part: str) -> str:
         if part in _ANY:
@@ -130,6 +134,11 @@ class _Reader:
         first, last, step = match["first"], match["last"], int(match["step"] or 1)
         if not 1 <= step <= _BOUNDS[field][1] or (first in _ANY and last is not None):
             raise _refusal(self._line, self._name, f"a {field} in place of {match[0]!r:.40}")
+        if self._dialect.has_plain_names and _mixes(first, last, match["step"]):
+            allowed = f"names without numbers in place of {match[0]!r:.40}"
+            raise _refusal(self._line, self._name, allowed)
+        if first in _ANY and step == 1:
+            return "*"
         if first in _ANY:
             # In crontab(5) a day that begins with a star must hold together with the other one.
             if field not in ("day", "weekday") or self._dialect.keeps_star(field):
@@ -137,6 +146,9 @@ class _Reader:
             values = self._all(field)
         else:
             values = self._between(field, first, last, match["step"] is not None)
+        if field not in ("day", "weekday") and len(values[::step]) == len(self._all(field)):
+            # An hour that is named differs from any hour where clocks change.
+            return "*"
         return _written(values[::step])
 
     def _all(self, field: str) -> list[int]:
@@ -177,6 +189,12 @@ class _Reader:
             allowed = f"a {field} from {least} to {most}"
             raise _refusal(self._line, self._name, f"{allowed} in place of {text!r:.40}")
         return number
+
+
+def _mixes(first: str, last: str | None, step: str | None) -> bool:
+    """Tell whether a part has both names and numbers."""
+    said = [one for one in (first, last, step) if one is not None]
+    return any(map(str.isalpha, said)) and not all(map(str.isalpha, said))
 
 
 def _written(values: Sequence[int]) -> str:
