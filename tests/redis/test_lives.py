@@ -18,7 +18,7 @@ from dwell.store.redis.resharding import reshard
 from dwell.testing.model import Entry
 from dwell.testing.views import puts_of
 from tests import RUNS
-from tests.redis.servers import redis_cluster, redis_server
+from tests.redis.servers import redis_cluster, redis_server, until
 from tests.waiting import until_async
 
 RDB = {"dbfilename": "lives.rdb"}
@@ -391,3 +391,27 @@ async def test_a_store_is_not_resharded_into_another_one() -> None:
             await reshard(server.url, 3)
         async with dwell.open(server.url) as queue:
             assert (await queue.put("t", "x", id="i1")).result is Result.KEPT
+
+
+async def test_a_master_that_follows_and_is_promoted_again_begins_a_life() -> None:
+    """It has lost its last writes to the data of a replica, and is the same process all the same."""
+    with redis_server() as first, redis_server() as second:
+        async with dwell.open(first.url) as queue:
+            await queue.put("t", "kept")
+            _follow(second, first)
+            second.ask("REPLICAOF", "NO", "ONE")
+            lost = await queue.put("t", "lost")
+            seen = await queue.events(0, 1_000)
+            _follow(first, second)
+            first.ask("REPLICAOF", "NO", "ONE")
+            new = await queue.put("t", "new")
+            assert new.id != lost.id
+            assert await queue.cancel("t", lost.id) is Result.UNKNOWN
+            after = await queue.events(seen.next_position, 1)
+            assert after.since not in ("", seen.history)
+
+
+def _follow(replica, master) -> None:
+    """Let a server become a replica of another, until it has its data."""
+    replica.ask("REPLICAOF", "127.0.0.1", str(master.port))
+    until(lambda: replica.ask("INFO", "replication").get("master_link_status") == "up", "follows")

@@ -1,5 +1,6 @@
 -- Lives: a life of a shard begins with the first call that a process of the engine runs on it, as the process may have
--- loaded older data than the last one had, or none. What a life names is not named by another: numbers of blocks go on
+-- loaded older data than the last one had, or none; and with the first one after it became the master again, as it may
+-- have been given older data meanwhile. What a life names is not named by another: numbers of blocks go on
 -- behind all that a lost end of the life before can have had, takes go up by another step, and events that were lost
 -- were of a life with another name.
 -- `meta` has the lives, each as {name, the last block before it, how many blocks were skipped up to it, the position
@@ -7,11 +8,16 @@
 do
 -- More blocks than one shard is given in a millisecond, and the least that is skipped.
 local BLOCKS_PER_MS, LEAST_SKIPPED, YEAR_MS = 64, 2^16, 3.2e10
-local run_id
+local known
 
+-- Return the process, and its history of replication, which changes when it becomes a master. Data that a replica is
+-- given as a whole bring this library along, so that what is known is asked for again.
 local function engine()
-  run_id = run_id or call('INFO', 'server'):match('run_id:(%x+)')
-  return run_id
+  if not known then
+    local replication = call('INFO', 'replication'):match('master_replid:(%x+)') or ''
+    known = call('INFO', 'server'):match('run_id:(%x+)') .. ' ' .. replication
+  end
+  return known
 end
 
 function lives.all()
