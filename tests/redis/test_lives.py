@@ -394,7 +394,7 @@ async def test_a_store_is_not_resharded_into_another_one() -> None:
 
 
 async def test_a_master_that_follows_and_is_promoted_again_begins_a_life() -> None:
-    """It has lost its last writes to the data of a replica, and is the same process all the same."""
+    """It has lost its last writes to the data of a replica, and is the same process."""
     with redis_server() as first, redis_server() as second:
         async with dwell.open(first.url) as queue:
             await queue.put("t", "kept")

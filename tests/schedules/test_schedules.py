@@ -13,7 +13,7 @@ from dwell.calendar.epoch import to_ms
 from dwell.errors import InvalidSchedule
 from dwell.message import MAX_BODY_BYTES, MAX_HEADERS_BYTES, Result, State
 from dwell.queue.schedules import TOPIC, Firer
-from dwell.queue.schedules.schedule import AHEAD_MS
+from dwell.queue.schedules.schedule import AHEAD_MS, put_again
 from dwell.queue.schedules.times import MOST_AT_ONCE, plan, times_of
 from dwell.store.memory import MemoryStore
 from tests.waiting import until_async
@@ -479,6 +479,23 @@ async def test_what_a_full_topic_refused_is_put_after_a_change():
         await fired(queue, clock)
         await until_async(lambda: queue.get("t", names(3)[0]))
         assert await ids(queue) == names(1, 2, 3)
+
+
+async def test_what_a_full_topic_refused_is_put_by_another_queue_that_the_schedule_moves_to():
+    async with opened() as (queue, clock):
+        await queue.configure("t", max_pending=1)
+        await queue.put("t", b"", id="first")
+        await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
+        for _ in range(3):
+            clock.advance(MINUTE_MS)
+            await refused(queue, clock)
+        body, due_ms = put_again(await queue.get(TOPIC, "s"))
+        async with dwell.Queue(MemoryStore(clock)) as target:
+            await target.put(TOPIC, body, id="s", due=due_ms)
+            firing = asyncio.create_task(target.schedules.fire())
+            await fired(target, clock)
+            assert await ids(target) == names(1, 2, 3)
+            firing.cancel()
 
 
 class SetBack:

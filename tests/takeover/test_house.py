@@ -16,6 +16,8 @@ from dwell.clock import RealClock
 from dwell.errors import InvalidBody, InvalidSettings, InvalidUrl, TopicFull
 from dwell.message import State
 from dwell.queue import Queue
+from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
+from dwell.queue.schedules.schedule import moment_text
 from dwell.store.memory import MemoryStore
 from dwell.takeover import house
 from dwell.takeover.house import HousePlace
@@ -139,6 +141,23 @@ def test_schedules_into_one_topic_stay_schedules(old, new):
         planned = queue.schedules.get("nightly")
         assert (planned.schedule.topic, planned.next_ms) == ("jobs", next_ms)
         assert [m.body for m in everything(queue, "all")] == [b"1"]
+
+
+@pytest.mark.parametrize(("says", "last"), [("fired up to", True), ("fires after", False)])
+def test_schedules_go_on_from_where_they_say(tmp_path, new, says, last):
+    """What a schedule says stands in its last error, which no put can have."""
+    told_ms = 1_000 * (time.time_ns() // 10**9 - 7)
+    old = str(tmp_path / "old")
+    with dwell.open(old) as queue:
+        queue.schedules.put("s", "jobs", b"x", every="1h", misfire="all", start=told_ms)
+        queue.reschedule(SCHEDULES, "s", delay=0)
+        (taken,) = queue.take(SCHEDULES)
+        queue.release(taken.receipt, "1h", error=f"{says} {moment_text(told_ms)}")
+    assert moved(new, old).moved == 1
+    with dwell.open(new) as queue:
+        planned = queue.schedules.get("s")
+        assert planned.last_ms == (told_ms if last else None)
+        assert (planned.next_ms == told_ms + 1) is not last
 
 
 def test_what_falls_due_soon_is_waited_for(old, new):

@@ -23,6 +23,7 @@ from dwell.given import values
 from dwell.message import QUEUE_ID_MARK, U64, Result, State, TopicSettings
 from dwell.queue import Queue
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
+from dwell.queue.schedules.schedule import put_again
 from dwell.takeover.contract import Counts, Load, Stayed
 
 _LEASE = "60s"
@@ -183,12 +184,16 @@ class HousePlace:
         return await self._queue.take(topic, limit, lease=_LEASE, owner=_OWNER)
 
     def _load(self, batch: Batch, *, is_taken: bool, versions: U64 | None = None) -> Load:
+        bodies, arrays = batch.bodies, {name: getattr(batch, name) for name in PUT_ARRAYS}
+        if batch.topics[0] == SCHEDULES:
+            bodies, due_ms = zip(*map(put_again, batch), strict=True)
+            arrays["due_ms"] = np.array(due_ms, np.int64)
         puts = Puts(
             topic=self._target(batch.topics[0]),
-            bodies=batch.bodies,
+            bodies=bodies,
             ids=[self._id(id_).encode() for id_ in batch.ids],
             extras=batch.extras,
-            **{name: getattr(batch, name) for name in PUT_ARRAYS},
+            **arrays,
         )
         return Load(puts, _Lent(batch, is_taken, versions))
 

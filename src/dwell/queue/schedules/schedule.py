@@ -213,6 +213,22 @@ def schedule_of(message: Message) -> Schedule:
     return found
 
 
+def put_again(message: Message) -> tuple[bytes, int]:
+    """Return body and due with which a schedule goes on in another queue, as it does in this one.
+
+    What it says as its ``last_error`` is not put. A message that is no schedule stays as it is.
+    """
+    try:
+        schedule = schedule_of(message)
+    except InvalidSchedule:
+        return message.body, message.due_ms
+    fired, since = fired_ms(message), _told_ms(message, _SINCE)
+    if fired is not None:
+        schedule = msgspec.structs.replace(schedule, last_ms=fired)
+    # The first moment that is to be put comes after the one that it says.
+    return schedule.data, message.due_ms if since is None else since + 1 - AHEAD_MS
+
+
 def planned(message: Message) -> Planned:
     """Return a schedule as it stands; raises InvalidSchedule for a message that is none."""
     schedule = schedule_of(message)
