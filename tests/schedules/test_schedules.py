@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +16,7 @@ from dwell.message import MAX_BODY_BYTES, MAX_HEADERS_BYTES, Result, State
 from dwell.queue.schedules import TOPIC, Firer
 from dwell.queue.schedules.schedule import AHEAD_MS, put_again
 from dwell.queue.schedules.times import MOST_AT_ONCE, plan, times_of
+from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from tests.waiting import until_async
 
@@ -496,6 +498,18 @@ async def test_what_a_full_topic_refused_is_put_by_another_queue_that_the_schedu
             await fired(target, clock)
             assert await ids(target) == names(1, 2, 3)
             firing.cancel()
+
+
+async def test_a_copy_of_a_folder_fires_beside_the_original(tmp_path):
+    clock = dwell.SimulatedClock(NINE_MS)
+    async with dwell.Queue(EmbeddedStore(tmp_path / "a", clock=clock)) as queue:
+        await queue.schedules.put("s", "t", b"", every="1m")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    stores = [EmbeddedStore(tmp_path / name, clock=clock) for name in "ab"]
+    async with dwell.Queue(stores[0]) as first, dwell.Queue(stores[1]) as second:
+        assert first.store.number == second.store.number
+        firers = [Firer(queue) for queue in (first, second)]
+        assert firers[0]._firing is not firers[1]._firing
 
 
 class SetBack:

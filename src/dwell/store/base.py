@@ -92,6 +92,8 @@ class Store(ABC):
     clock: Clock
     #: The number that stands in the upper half of the first word of each receipt of this store.
     number: int = 0
+    #: Whether several instances may have the store open at once, also in one process.
+    is_shared: bool = False
     #: What only those know who can read the store, of an open one; the same for all its instances.
     secret: bytes = b""
     #: Whether put, ack, release, bury, cancel, kick and reschedule are told call numbers, a repeat
@@ -386,6 +388,7 @@ class RemoteStore(Store):
     ``wake`` and ``plan`` are never called, and ``tick`` is not needed.
     """
 
+    is_shared = True
     #: While one batch travels, the next is made: a single large one would have both ends wait.
     most_joined = 8000
 

@@ -80,7 +80,10 @@ class Firer:
         self._said_at: dict[str, float] = {}
         self._slow: set[asyncio.Task[None]] = set()
         self._setback = Setback(queue)
-        self._firing = _firings.setdefault(queue.store.number or id(queue.store), _Firing())
+        store = queue.store
+        # A copy of a folder has its number, and is another store.
+        key = store.number if store.is_shared else id(store)
+        self._firing = _firings.setdefault(key, _Firing())
 
     async def run(self) -> None:
         """Fire until the task is cancelled, or the queue is closed.

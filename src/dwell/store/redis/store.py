@@ -77,6 +77,7 @@ class RedisStore(Store):
     With a real clock, time is that of the engine. ``shards`` are its connections, shard by shard.
     """
 
+    is_shared = True
     most_joined = 4000
 
     def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
