@@ -44,3 +44,18 @@ def test_a_change_of_nothing_is_refused(cli):
     assert "change: got nothing to change" in cli.error("schedule", "change", "report")
     told = cli.error("schedule", "change", "report", "--zone", "Nowhere/Nothing")
     assert told.startswith("InvalidSchedule: zone: got 'Nowhere/Nothing'")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["preview", "0 9 * * *", "--start", "2030-01-01T00:00:00Z"], "preview: got --start"),
+        (["preview", "0 9 * * *", "--every", "1h"], "got --every, expected --count, --cron"),
+        (["preview", "0 9 * * *", "jobs"], "preview: got topic"),
+        (["pause", "report", "--header", "a=1"], "got --header, expected nothing but a name"),
+        (["next", "report", "--zone", "UTC"], "next: got --zone, expected --count"),
+        (["put", "report", "jobs", "x", "--count", "2", "--every", "1h"], "put: got --count"),
+    ],
+)
+def test_what_an_action_would_pass_over_is_refused(cli, words, told):
+    assert told in cli.error("schedule", *words)

@@ -1,6 +1,6 @@
 """``dwell schedule``: what is put again and again, by a calendar."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
@@ -55,6 +55,12 @@ _BY_NAME = {
     Action.PAUSE: _Named(lambda q, name: q.schedules.pause(name), (Result.REPLACED, Result.KEPT)),
     Action.RESUME: _Named(lambda q, name: q.schedules.resume(name), (Result.REPLACED, Result.KEPT)),
     Action.REMOVE: _Named(lambda q, name: q.schedules.remove(name), (Result.CANCELLED,)),
+}
+
+#: What an action takes beside a name; put and change take all but ``count``.
+_TAKES = {
+    Action.PREVIEW: ("cron", "dialect", "zone", "count"),
+    Action.NEXT: ("count",),
 }
 
 #: How many runs show tells.
@@ -130,6 +136,7 @@ def schedule(
     words |= {"start": start, "end": end, "misfire": misfire, "key": key}
     words |= {"headers": given.headers(header or ()), "priority": priority}
     words["max_attempts"] = max_attempts
+    _refuse_untaken(context, action, [*words, "topic", "body", "count"])
     if action is Action.LIST:
         _list(session)
     elif action is Action.PREVIEW:
@@ -160,10 +167,27 @@ def _put(
     _said(session, name, result, (Result.CREATED, Result.REPLACED, Result.KEPT))
 
 
-def _given(context: typer.Context, words: dict[str, Any]) -> list[str]:
+def _given(context: typer.Context, words: Iterable[str]) -> list[str]:
     """Return the words that the command line names."""
     sources = {word: context.get_parameter_source(_PARAMETERS.get(word, word)) for word in words}
     return [word for word, source in sources.items() if source and source.name == "COMMANDLINE"]
+
+
+def _refuse_untaken(context: typer.Context, action: Action, words: Iterable[str]) -> None:
+    """Raise InvalidInput for what the command line names and the action would pass over."""
+    if action in (Action.PUT, Action.CHANGE):
+        taken = {*words} - {"count"}
+    else:
+        taken = {*_TAKES.get(action, ())}
+    for word in _given(context, words):
+        if word not in taken:
+            name = word if word in ("topic", "body") else _option(word)
+            allowed = ", ".join(map(_option, sorted(taken))) or "nothing but a name"
+            raise InvalidInput(f"{action}: got {name}, expected {allowed}")
+
+
+def _option(word: str) -> str:
+    return "--" + _PARAMETERS.get(word, word).replace("_", "-")
 
 
 def _change(session: Session, name: str, words: dict[str, Any]) -> None:
