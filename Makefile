@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo-packages test campaigns check format dist demo demo-kafka bench fuzz soak simulate mutants survive crash machines faults attack clean
+.PHONY: help setup packages demo-packages test campaigns check format dist demo demo-kafka bench bench-against fuzz soak simulate mutants survive crash machines faults attack clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -110,6 +110,10 @@ demo-kafka: setup ## the same with Kafka at both ends, a relay killed once
 
 bench: setup ## all benchmarks, small
 	$(PY) -m bench all --small
+
+BENCH := lifecycle
+bench-against: setup ## BENCH="lifecycle --batch 1" on this revision and on REV=HEAD~1, in turn
+	$(PY) -m bench.against $(or $(REV),HEAD~1) $(BENCH)
 
 fuzz: setup ## the fuzz runs: a million inputs for each codec, half an hour
 	DWELL_FUZZ=1000000 $(PY) -m pytest -q --timeout 0 -k fuzz tests/beanstalk tests/http
