@@ -29,7 +29,7 @@ class Handle:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._queue: Queue | None = None
         self._sync: SyncQueue | None = None
 
@@ -40,7 +40,7 @@ class Handle:
         raise AttributeError(f"a handle has no {name!r}, it is a store that is not open yet{told}")
 
     async def __aenter__(self) -> Queue:
-        queue = Queue(self._store)
+        queue = Queue(self.store)
         await queue.open()
         self._queue = queue
         return queue
@@ -50,7 +50,7 @@ class Handle:
         await self._queue.close()
 
     def __enter__(self) -> SyncQueue:
-        queue = SyncQueue(Queue(self._store))
+        queue = SyncQueue(Queue(self.store))
         queue.open()
         self._sync = queue
         return queue

@@ -28,7 +28,7 @@ def module(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("args", "level"), [([], logging.INFO), (["--quiet"], logging.ERROR)])
 def test_the_worker_of_the_module_runs(cli, module, monkeypatch, args, level):
     ran, levels = [], []
-    monkeypatch.setattr(Worker, "run", lambda worker: ran.append(worker))
+    monkeypatch.setattr(Worker, "run", lambda worker, **how: ran.append(worker))
     monkeypatch.setattr(logging, "basicConfig", lambda **options: levels.append(options["level"]))
     said = "" if args else "serving nothing at memory:; Ctrl-C or SIGTERM stops it\n"
     assert cli.run(*args, "work", f"{module}:worker").output == said
@@ -37,7 +37,7 @@ def test_the_worker_of_the_module_runs(cli, module, monkeypatch, args, level):
 
 
 def test_what_the_store_cannot_do_ends_with_three(cli, module, monkeypatch):
-    def run(worker):
+    def run(worker, **how):
         raise dwell.StoreLocked("queue: is held")
 
     monkeypatch.setattr(Worker, "run", run)
@@ -73,3 +73,8 @@ def test_a_module_that_fails_is_named_with_its_line(cli, module, tmp_path):
 def test_a_store_cannot_be_given(cli, module):
     error = cli.error("--store", "x", "work", f"{module}:worker")
     assert error.startswith("InvalidInput: store: got --store, which work cannot use")
+
+
+def test_a_store_of_one_process_is_worked_by_one(cli, module):
+    error = cli.error("work", f"{module}:worker", "--processes", "2")
+    assert error.startswith("InvalidInput: processes: got 2, expected 1: only one process opens")

@@ -8,9 +8,9 @@ from tests.waiting import until_async
 
 
 @contextlib.asynccontextmanager
-async def serving(worker):
+async def serving(worker, **how):
     """Let a worker serve, and stop it at the end."""
-    task = asyncio.create_task(worker.serve())
+    task = asyncio.create_task(worker.serve(**how))
     try:
         yield task
     finally:

@@ -11,37 +11,78 @@ from typing import Annotated
 import typer
 
 from dwell.cli.session import session_of
+from dwell.cli.workforce import run_many
 from dwell.errors import InvalidInput
 from dwell.worker import Worker
 
 _FORM = "MODULE:APP, such as jobs:worker"
 
 
+_App = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:APP",
+        help="A module, looked for in the current directory first, and the Worker in it.",
+        show_default=False,
+    ),
+]
+_Topics = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES", help="Run only the handlers of these topics: a,b.", show_default=False
+    ),
+]
+_Burst = Annotated[bool, typer.Option("--burst", help="End when nothing can be taken.")]
+_Http = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Answer there to /healthz, /readyz and /metrics.",
+        show_default=False,
+    ),
+]
+_Processes = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Run so many; one that ends is started again.")
+]
+_Reload = Annotated[
+    bool, typer.Option("--reload", help="Start again when a Python file here changes.")
+]
+
+
 def work(
     context: typer.Context,
-    app: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:APP",
-            help="A module, looked for in the current directory first, and the Worker in it.",
-            show_default=False,
-        ),
-    ],
+    app: _App,
+    topics: _Topics = None,
+    burst: _Burst = False,
+    http: _Http = None,
+    processes: _Processes = 1,
+    reload: _Reload = False,
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C, then let running handlers finish.
 
     A second signal does not wait for them. The worker opens the store that it was made with, so
-    --store has no effect.
+    --store has no effect. With --processes it runs in several of them, which only a store at a URL
+    allows; --http is then the address of the first, and the next ports are those of the others.
     """
     session = session_of(context)
     if session.store_given:
         raise InvalidInput("store: got --store, which work cannot use: the worker names its store")
     worker = load(app)
+    if processes > 1 and not worker.is_shareable:
+        raise InvalidInput(
+            f"processes: got {processes}, expected 1: only one process opens this store; a worker "
+            "of a server or a Redis may have several"
+        )
+    if processes > 1 or reload:
+        own = [app, *(["--topics", topics] if topics else []), *(["--burst"] if burst else [])]
+        run_many(own, processes, http, session.out.quiet, is_reloaded=reload)
+        return
     level = logging.ERROR if session.out.quiet else logging.INFO
     # Where the module has set up logging of its own, this does nothing.
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     session.out.note(f"{worker.described}; Ctrl-C or SIGTERM stops it")
-    worker.run()
+    chosen = topics.split(",") if topics else ()
+    worker.run(topics=chosen, burst=burst, http=http or "")
 
 
 def load(app: str) -> Worker:

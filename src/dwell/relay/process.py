@@ -40,9 +40,10 @@ async def _run(store: str, settings: RelaySettings) -> None:
         relay = feed_of(queue, settings) if settings.events else relay_of(queue, settings)
         status = None
         if settings.http is not None:
-            from dwell.relay.status import Status
+            from dwell.relay.numbers import Numbers
+            from dwell.status import Status
 
-            status = Status(settings.http, relay.tally, relay.why_not_ready)
+            status = Status(settings.http, Numbers(relay.tally), relay.why_not_ready)
             await status.start()
         came, goes = (shown(one or store) for one in (settings.source, settings.sink))
         _log.info("relaying from %s to %s, held in %s", came, goes, shown(store))

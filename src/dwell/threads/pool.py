@@ -48,6 +48,11 @@ class ThreadPool:
             for _ in range(self._count):
                 self._work.put(None)
 
+    def replace_one(self) -> None:
+        """Let one more thread be started, in place of one that does not end."""
+        with self._lock:
+            self._size += 1
+
     def _staff(self) -> None:
         """Start one more thread unless one is idle or there are enough.
 

@@ -1,6 +1,7 @@
 """Workers: functions that handle messages, with leases, retries and a graceful stop."""
 
 from dwell.worker.app import Worker
+from dwell.worker.middleware import Middleware
 from dwell.worker.outcome import Bury, Retry
 
-__all__ = ["Bury", "Retry", "Worker"]
+__all__ = ["Bury", "Middleware", "Retry", "Worker"]

@@ -20,11 +20,13 @@ from dwell.queue import Queue
 from dwell.store.base import RemoteStore
 from dwell.tasks import Standing, finished, whole
 from dwell.threads.bridge import RunningLoop
-from dwell.threads.pool import is_generator
+from dwell.threads.pool import is_coroutine, is_generator
 from dwell.threads.sync import SyncQueue
 from dwell.urls import shown
 from dwell.worker.declared import Declared, Declaring, check_words
+from dwell.worker.middleware import Around, Middleware
 from dwell.worker.runner import Runner, Subscription
+from dwell.worker.tally import Tally
 from dwell.worker.typed import typed
 
 F = TypeVar("F", bound=Callable[[Any], Any])
@@ -65,7 +67,8 @@ class Worker:
     :attr:`sync_queue` if it is a plain function. ``grace`` is how long handlers may still run after
     a stop; ``owner`` is the taker's name, by default host and process. ``app`` is the name of the
     program for schedules declared with :meth:`every`; a schedule that no running worker of the app
-    declares is removed after ``keep_schedules``. A worker whose store is not a server's also fires
+    declares is removed after ``keep_schedules``. ``middleware`` is called around each handler. A
+    worker whose store is not a server's also fires
     the schedules of its store.
     """
 
@@ -77,8 +80,11 @@ class Worker:
         owner: str = "",
         app: str = "",
         keep_schedules: Delay = "5m",
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self._source = queue
+        self._around = Around(_checked(middleware))
+        self._tally = Tally()
         self._app = app
         self._keep_schedules_ms = values.delay_ms(keep_schedules, "keep_schedules")
         self._declared: list[Declared] = []
@@ -102,6 +108,13 @@ class Worker:
         return f"serving {'; '.join(map(str, self._subscriptions)) or 'nothing'} at {place}"
 
     @property
+    def is_shareable(self) -> bool:
+        """Whether other processes may open its store at the same time; raises InvalidUrl."""
+        source = self._source
+        handle = source if isinstance(source, Queue) else open_queue(source)
+        return handle.store.is_shared
+
+    @property
     def queue(self) -> Queue:
         """The queue of a worker that runs, for asynchronous handlers; raises StoreClosed."""
         return _running(self._queue)
@@ -121,6 +134,8 @@ class Worker:
         by_key: bool = False,
         retry: Delay | Sequence[Delay] | None = None,
         kind: type[Any] | None = None,
+        timeout: Delay | None = None,
+        processes: bool = False,
     ) -> Callable[[F], F]:
         """Handle the messages of one or more topics with the decorated function.
 
@@ -130,8 +145,15 @@ class Worker:
         delay repeats) default to the topic's settings. With ``by_key``, messages of one key are
         handled one after another in the order of their takes. With ``kind``, a type as for
         :meth:`dwell.Queue.topic`, the message has the ``value`` of its body; a body that is not of
-        the type is buried with the reason. Raises InvalidInput for invalid values, for a generator
-        function, and for a topic that already has a handler if either handler is by key.
+        the type is buried with the reason.
+
+        A handler that has run for ``timeout`` fails, and the attempt counts: an asynchronous one is
+        cancelled, in a plain one an exception is raised with its next step in Python, and one that
+        does not end within a second is left alone. With ``processes``, plain handlers run in
+        processes, which are ended: functions at the top of a module that open their own queues.
+
+        Raises InvalidInput for invalid values, for a generator function, and for a topic that
+        already has a handler if either handler is by key.
         """
         if by_key and batch != 1:
             raise InvalidInput(f"by_key: got batch={batch!r:.40}, expected single messages by key")
@@ -148,16 +170,12 @@ class Worker:
             lease_ms=values.lease_ms(lease),
             by_key=by_key,
             retry_ms=tuple(values.delay_ms(delay, "retry") for delay in delays),
+            timeout_ms=0 if timeout is None else _timeout_ms(timeout),
+            processes=processes,
         )
 
         def register(handler: F) -> F:
-            if not callable(handler):
-                raise values.refusal(InvalidInput, "handler", handler, "a function")
-            if is_generator(handler):
-                raise InvalidInput(
-                    f"handler: got {handler!r:.80}, a generator, of which a call runs nothing; "
-                    "expected a function"
-                )
+            _check_handler(handler, processes=processes)
             self._add(subscribe(handler if kind is None else typed(handler, kind)))
             return handler
 
@@ -174,6 +192,8 @@ class Worker:
         body: object = b"",
         concurrency: int = 1,
         retry: Delay | Sequence[Delay] | None = None,
+        timeout: Delay | None = None,
+        processes: bool = False,
         **words: Any,
     ) -> Callable[[F], F]:
         """Handle the messages of a schedule with the decorated function.
@@ -183,8 +203,9 @@ class Worker:
         ``keep_schedules``. If several versions of the code run, the newest declaration counts. The
         schedule is named ``name``, by default ``APP:FUNCTION``, and puts ``body`` into ``topic``,
         by default the name of the schedule. ``span``, ``cron``, ``rrule`` and ``words`` are as for
-        :meth:`dwell.queue.schedules.Schedules.put`, ``concurrency`` and ``retry`` as for
-        :meth:`on`: by default, runs in one worker do not overlap. Raises InvalidInput.
+        :meth:`dwell.queue.schedules.Schedules.put`; ``concurrency``, ``retry``, ``timeout`` and
+        ``processes`` as for :meth:`on`: by default, runs in one worker do not overlap. Raises
+        InvalidInput.
         """
         if not self._app:
             raise InvalidInput("every: the worker has no name, expected Worker(..., app=...)")
@@ -192,7 +213,8 @@ class Worker:
 
         def register(handler: F) -> F:
             own = name or f"{self._app}:{getattr(handler, '__name__', '')}"
-            self.on(topic or own, concurrency=concurrency, retry=retry)(handler)
+            how: dict[str, Any] = {"retry": retry, "timeout": timeout, "processes": processes}
+            self.on(topic or own, concurrency=concurrency, **how)(handler)
             rule = {"every": span, "cron": cron, "rrule": rrule}
             self._declared.append(Declared(own, topic or own, body, {**rule, **words}))
             return handler
@@ -209,32 +231,68 @@ class Worker:
                 )
         self._subscriptions.append(new)
 
-    def run(self) -> None:
+    def run(self, *, topics: Sequence[str] = (), burst: bool = False, http: str = "") -> None:
         """Handle messages until SIGTERM or SIGINT, then stop gracefully and return.
 
-        A second signal ends the grace. Raises StoreError if the store cannot do its work, and
-        SystemExit or KeyboardInterrupt after a handler has raised it.
+        With ``topics`` only the handlers of those run. In a ``burst`` it returns when nothing is
+        left that can be taken now. At ``http``, HOST:PORT, it answers to ``/healthz``, ``/readyz``
+        and ``/metrics``. A second signal ends the grace. Raises InvalidInput, StoreError if the
+        store cannot do its work, and SystemExit or KeyboardInterrupt after a handler has raised it.
         """
-        asyncio.run(self._run())
+        asyncio.run(self._run(topics=topics, burst=burst, http=http))
 
-    async def serve(self) -> None:
+    async def serve(
+        self, *, topics: Sequence[str] = (), burst: bool = False, http: str = ""
+    ) -> None:
         """Handle messages in the running event loop until :meth:`stop`.
 
-        Raises the same errors as :meth:`run`. Cancelling the call stops the worker; cancelling it
-        again ends the grace.
+        The arguments and the errors are those of :meth:`run`. Cancelling the call stops the worker;
+        cancelling it again ends the grace.
         """
+        chosen = self._chosen(topics)
         self._begin()
         try:
-            async with self._opened() as queue:
+            async with self._watched(http), self._opened() as queue:
                 if queue is not None:
-                    await self._work(queue)
+                    await self._work(queue, chosen, burst=burst)
         finally:
             with self._lock:
                 self._loop = None
         if self._exit is not None:
             raise self._exit
 
-    async def _work(self, queue: Queue) -> None:
+    def _chosen(self, topics: Sequence[str]) -> list[Subscription]:
+        """Return the handlers of some topics, of all if none is named."""
+        known = {topic for sub in self._subscriptions for topic in sub.topics}
+        if unknown := sorted(set(topics) - known):
+            allowed = ", ".join(sorted(known)) or "none"
+            raise InvalidInput(f"topics: got {unknown[0]!r:.80}, expected some of: {allowed}")
+        return [s for s in self._subscriptions if not topics or set(s.topics) & set(topics)]
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, http: str) -> AsyncIterator[None]:
+        """Tell those who watch what it does, if there is an address."""
+        if not http:
+            yield
+            return
+        try:
+            from dwell.status import Status
+            from dwell.worker.numbers import Numbers
+        except ImportError as error:
+            raise InvalidInput(f"http: needs pip install 'dwell[worker]': {error}") from None
+        status = Status(http, Numbers(self._tally), self._why_not_ready)
+        await status.start()
+        try:
+            yield
+        finally:
+            await status.stop()
+
+    def _why_not_ready(self) -> str | None:
+        if self._stopping.is_set():
+            return "stopping"
+        return "the store is not open" if self._queue is None else None
+
+    async def _work(self, queue: Queue, chosen: list[Subscription], *, burst: bool) -> None:
         loop = RunningLoop()
         self._queue, self._sync = queue, SyncQueue(queue, loop)
         # A server fires the schedules of its store.
@@ -248,9 +306,8 @@ class Worker:
                 renewing.start()
             if not isinstance(queue.store, RemoteStore):
                 firing.start()
-            await self._run_until_stopped(
-                [Runner(queue, s, self._owner, self._end_all) for s in self._subscriptions]
-            )
+            how = (self._owner, self._end_all, self._around, self._tally)
+            await self._run_until_stopped([Runner(queue, s, *how) for s in chosen], burst=burst)
         finally:
             await firing.stop()
             if renewing is not None:
@@ -299,13 +356,13 @@ class Worker:
         if self._grace is not None and not self._grace.done():
             self._grace.set_result(None)
 
-    async def _run(self) -> None:
+    async def _run(self, **how: Any) -> None:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             # Only the main thread may listen to signals; elsewhere stop() is the way.
             with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
                 loop.add_signal_handler(number, self.stop)
-        await self.serve()
+        await self.serve(**how)
 
     @contextlib.asynccontextmanager
     async def _opened(self) -> AsyncIterator[Queue | None]:
@@ -329,10 +386,11 @@ class Worker:
             opening.cancel()
             await self._whole(_closed(opening))
 
-    async def _run_until_stopped(self, runners: list[Runner]) -> None:
+    async def _run_until_stopped(self, runners: list[Runner], *, burst: bool) -> None:
         loop = asyncio.get_running_loop()
         stopping = loop.create_task(self._stopping.wait())
-        tasks = [loop.create_task(runner.run()) for runner in runners]
+        works = [_drained(runners)] if burst else [runner.run() for runner in runners]
+        tasks = [loop.create_task(work) for work in works]
         try:
             await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -367,10 +425,52 @@ async def _open_when_there(handle: Handle | Queue) -> Queue:
         slow.cancel()
 
 
+def _check_handler(handler: object, *, processes: bool) -> None:
+    if not callable(handler):
+        raise values.refusal(InvalidInput, "handler", handler, "a function")
+    if is_generator(handler):
+        raise InvalidInput(
+            f"handler: got {handler!r:.80}, a generator, of which a call runs nothing; "
+            "expected a function"
+        )
+    if processes and is_coroutine(handler):
+        raise InvalidInput(
+            f"processes: got the asynchronous handler {handler!r:.80}, expected a plain one"
+        )
+
+
+def _timeout_ms(timeout: Delay) -> int:
+    found = values.delay_ms(timeout, "timeout")
+    if not found:
+        raise values.refusal(InvalidInput, "timeout", timeout, "a span above 0, or None")
+    return found
+
+
+def _checked(middleware: Sequence[Middleware]) -> Sequence[Middleware]:
+    for one in middleware:
+        if not isinstance(one, Middleware):
+            raise values.refusal(
+                InvalidInput, "middleware", one, "objects of dwell.worker.Middleware"
+            )
+    return middleware
+
+
 def _running(queue: T | None) -> T:
     if queue is None:
         raise StoreClosed("the worker does not run, so it has no queue")
     return queue
+
+
+async def _drained(runners: Sequence[Runner]) -> None:
+    """Run all until nothing can be taken; handlers may put messages for each other meanwhile."""
+    handled = -1
+    while handled != (handled := sum(runner.handled for runner in runners)):
+        try:
+            async with asyncio.TaskGroup() as group:
+                for runner in runners:
+                    group.create_task(runner.run(burst=True))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
 
 
 async def _closed(opening: "asyncio.Task[Queue]") -> None:

@@ -1,7 +1,7 @@
 """A job: what one call of a handler gets, from its take to its end."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from dwell.batch.batch import Batch
@@ -19,12 +19,16 @@ class Job:
     ``touch_at_ms`` when it has to be extended next, and ``is_lost`` that it has ended nevertheless.
     ``task`` is what runs the handler, or gives the messages back, and ``outcome`` what became of
     them. ``is_in_loop`` says that the handler can be cancelled, and ``was_cancelled`` that somebody
-    else has done so.
+    else has done so. ``call`` is what ends it elsewhere; ``is_late`` says that it has run longer
+    than it may, and ``is_given_up`` that nobody waits for it any more.
     """
 
     __slots__ = (
+        "call",
         "ends_at_ms",
+        "is_given_up",
         "is_in_loop",
+        "is_late",
         "is_lost",
         "is_settled",
         "lane",
@@ -55,11 +59,18 @@ class Job:
             self.leases.setdefault(given_ms, []).append(receipt)
         self.leased_from(min(until_ms) - min(self.leases))
         self.is_lost = self.is_in_loop = self.is_settled = self.was_cancelled = False
+        self.is_late = self.is_given_up = False
+        self.call: Callable[[], Any] | None = None
         self.outcome: Outcome | None = None
         self.task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self.receipts)
+
+    @property
+    def topic(self) -> str:
+        """The topic; of a batch, the first."""
+        return self.what.topic if isinstance(self.what, Message) else self.what.topics[0]
 
     @property
     def attempt(self) -> int:

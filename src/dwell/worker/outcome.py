@@ -1,7 +1,7 @@
 """What a handler says by raising, and what then becomes of its message."""
 
 import traceback
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dwell.given.values import Delay, delay_ms, error_text
 
@@ -22,6 +22,9 @@ class Retry(Exception):
         self.delay_ms = None if delay is None else delay_ms(delay)
         self.reason = error_text(reason, "reason")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _raised, (type(self), self.args, self.__dict__)
+
 
 class Bury(Exception):
     """Raised by a handler: set the message aside as dead, for ``reason``."""
@@ -31,6 +34,16 @@ class Bury(Exception):
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason or "bury")
         self.reason = error_text(reason, "reason")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _raised, (type(self), self.args, self.__dict__)
+
+
+def _raised(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
+    """Return what was raised in another process."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class Done(NamedTuple):

@@ -5,22 +5,37 @@ import contextlib
 import inspect
 import logging
 import os
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dwell.batch.batch import Batch
 from dwell.errors import AccessDenied, DwellError, StoreClosed, StoreError, StoreFailed
-from dwell.given.values import Millis
+from dwell.given.values import Delay, Millis
 from dwell.message import MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
 from dwell.retries import retry_delay_ms
 from dwell.tasks import finished, whole
 from dwell.threads.pool import ThreadPool, end_child, is_coroutine
+from dwell.worker.calls import Expired, ThreadCall
 from dwell.worker.job import Job, JobTask
 from dwell.worker.lanes import Lanes
 from dwell.worker.leases import LeaseKeeper
-from dwell.worker.outcome import AS_IT_WAS, Back, Dead, Done, Lost, Outcome, outcome_of
+from dwell.worker.middleware import Around
+from dwell.worker.outcome import (
+    AS_IT_WAS,
+    Back,
+    Bury,
+    Dead,
+    Done,
+    Lost,
+    Outcome,
+    Retry,
+    outcome_of,
+)
+from dwell.worker.processes import HandlerError, ProcessPool, check_handler
+from dwell.worker.tally import Tally
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +47,9 @@ _AGAIN_MS = 500
 #: How many messages to hold for each handler that may run, when some may wait for their key.
 _HELD_BY_KEY = 4
 
+#: How long a handler that has run too long may take to end, seconds.
+_ENDS_SECONDS = 0.9
+
 #: How long a handler that was cancelled may take to end, seconds, and how long what became of the
 #: messages of those that did not may take to be said.
 _LAST_SECONDS = 5.0
@@ -40,7 +58,11 @@ _SAYING_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One handler and how it wants its messages; ``retry_ms`` are its own retry delays, if any."""
+    """One handler and how it wants its messages.
+
+    ``retry_ms`` are its own retry delays, if any, ``timeout_ms`` is how long a call may take, or 0;
+    with ``processes`` it runs in processes of its own.
+    """
 
     handler: Callable[[Any], Any]
     topics: tuple[str, ...]
@@ -49,6 +71,8 @@ class Subscription:
     lease_ms: int
     by_key: bool
     retry_ms: tuple[int, ...]
+    timeout_ms: int = 0
+    processes: bool = False
 
     def __str__(self) -> str:
         how = ", by key" if self.by_key else ""
@@ -61,7 +85,11 @@ class Subscription:
 
 
 class Runner:
-    """Runs one handler until it is stopped; ``on_exit`` is told when it asks for the end of all."""
+    """Runs one handler until it is stopped; ``on_exit`` is told when it asks for the end of all.
+
+    ``around`` is called before and after each call, and ``tally`` counts what became of them.
+    Raises InvalidInput for a handler that is to run in processes and cannot.
+    """
 
     def __init__(
         self,
@@ -69,17 +97,27 @@ class Runner:
         subscription: Subscription,
         owner: str,
         on_exit: Callable[[BaseException], None],
+        around: Around,
+        tally: Tally,
     ) -> None:
         self._queue = queue
         self._sub = subscription
         self._owner = owner
         self._on_exit = on_exit
+        self._around = around
+        self._tally = tally
         self._is_async = is_coroutine(subscription.handler)
         self._pool = ThreadPool(subscription.concurrency, "dwell-handler")
+        self._processes: ProcessPool | None = None
+        if subscription.processes:
+            check_handler(subscription.handler)
+            self._processes = ProcessPool(subscription.concurrency)
         self._lanes = Lanes(by_key=subscription.by_key)
         self._keeper = LeaseKeeper(queue, self._lose)
         self._running: dict[asyncio.Task[None], Job] = {}
         self._held = 0
+        #: How many calls were begun.
+        self.handled = 0
         self._room = asyncio.Event()
         self._is_stopping = False
         self._is_over = False
@@ -88,14 +126,17 @@ class Runner:
             MAX_BATCH_MESSAGES,
         )
 
-    async def run(self) -> None:
-        """Take and handle messages until cancelled; raises StoreError when the store is gone."""
+    async def run(self, *, burst: bool = False) -> None:
+        """Take and handle messages until cancelled; raises StoreError when the store is gone.
+
+        In a ``burst`` it returns when nothing can be taken and no handler runs.
+        """
         self._keeper.start()
         self._room.set()
         while True:
             await self._room.wait()
             try:
-                batch = await self._take()
+                batch = await self._take(0 if burst else _WAIT)
             except (StoreClosed, StoreFailed, AccessDenied):
                 raise
             except Exception as error:
@@ -106,6 +147,10 @@ class Runner:
                 await self._queue.clock.sleep(_BACKOFF_MS)
             else:
                 self._accept(batch)
+                if burst and not len(batch):
+                    if not self._running:
+                        return
+                    await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
 
     async def stop(self, grace: "asyncio.Future[None]") -> None:
         """Let handlers end until ``grace`` is done, and give everything else back as it was.
@@ -125,6 +170,8 @@ class Runner:
             await self._end_running()
         await self._keeper.stop()
         self._pool.close()
+        if self._processes is not None:
+            await asyncio.to_thread(self._processes.close)
 
     async def _end_running(self) -> None:
         """Cancel what runs; what does not heed it is given back all the same."""
@@ -150,11 +197,11 @@ class Runner:
 
     # --- from the queue to a handler ----------------------------------------------------------
 
-    async def _take(self) -> Batch:
+    async def _take(self, wait: Delay) -> Batch:
         sub = self._sub
         limit = sub.batch if sub.batch > 1 else self._capacity - self._held
         return await self._queue.take(
-            sub.topics, limit, lease=sub.lease, owner=self._owner, wait=_WAIT
+            sub.topics, limit, lease=sub.lease, owner=self._owner, wait=wait
         )
 
     def _accept(self, batch: Batch) -> None:
@@ -207,22 +254,88 @@ class Runner:
             self._room.clear()
 
     async def _handle(self, job: Job) -> None:
-        await self._settle(job, await self._outcome(job))
+        self.handled += 1
+        begun_s = time.perf_counter()
+        outcome = await self._outcome(job)
+        if not job.is_given_up:
+            self._tally.add(job.topic, outcome, time.perf_counter() - begun_s)
+            await self._settle(job, outcome)
 
     def _leave(self, job: Job) -> None:
         self._keeper.remove(job)
         self._lanes.done(job)
         self._held -= 1
 
+    # --- handlers that run too long -----------------------------------------------------------
+
+    async def _limited(self, job: Job) -> BaseException | None:
+        """Run the handler for as long as it may, and return what it raised."""
+        limit_s = self._sub.timeout_ms / 1000
+        if not limit_s or self._processes is not None:
+            return await self._failure(job)
+        loop = asyncio.get_running_loop()
+        timers = (
+            loop.call_later(limit_s, self._expire, job),
+            loop.call_later(limit_s + _ENDS_SECONDS, self._give_up, job),
+        )
+        try:
+            return await self._failure(job)
+        finally:
+            for timer in timers:
+                timer.cancel()
+            if job.is_late and job.is_in_loop and job.task is not None:
+                job.task.uncancel()
+
+    def _expire(self, job: Job) -> None:
+        """Tell a handler that has run as long as it may to end."""
+        self._note_late(job)
+        if job.is_in_loop and job.task is not None:
+            job.task.cancel()
+        elif job.call is not None:
+            job.call()
+
+    def _note_late(self, job: Job) -> None:
+        job.is_late = True
+        self._tally.timeouts[job.topic] += 1
+        _log.warning("%r: attempt %d has run as long as it may", job, job.attempt)
+
+    def _give_up(self, job: Job) -> None:
+        """Let somebody else have the place of a handler that does not end, and its message."""
+        if job.task is None or self._running.pop(job.task, None) is None:
+            return
+        if job.outcome is not None:
+            # It is about to say what became of the message.
+            self._running[job.task] = job
+            return
+        job.is_given_up = True
+        _log.error("%r: the handler does not end, and is left alone", job)
+        if not job.is_in_loop:
+            self._pool.replace_one()
+        outcome = self._late(job)
+        self._tally.add(job.topic, outcome, self._sub.timeout_ms / 1000)
+        self._spawn(job, self._settle(job, outcome))
+
+    def _late(self, job: Job) -> Outcome:
+        if job.is_lost:
+            return Lost()
+        told = f"timeout: the handler ran longer than {self._sub.timeout_ms / 1000:g} s"
+        return Back(self._retry_ms(job), told, counted=True)
+
     # --- the handler --------------------------------------------------------------------------
 
     async def _outcome(self, job: Job) -> Outcome:
         """Run the handler and return what follows."""
-        error = await self._failure(job)
+        error = await self._around.before(job.what) if self._around else None
+        if error is None:
+            error = await self._limited(job)
+        if self._around and not job.is_given_up:
+            await self._around.after(job.what, error)
         if job.is_lost:
             return Lost()
         if error is None:
             return Done()
+        if job.is_late and not (job.is_cancelled or issubclass(type(error), Retry | Bury)):
+            return self._late(job)
         # What an exception says of its class itself may be anything.
         if issubclass(type(error), asyncio.CancelledError) and job.is_cancelled:
             return AS_IT_WAS
@@ -242,9 +355,12 @@ class Runner:
         try:
             if self._is_async:
                 answer = self._sub.handler(job.what)
+            elif self._processes is not None:
+                return await self._in_process(job, self._processes)
             else:
-                attempt = self._pool.submit(_attempt, self._sub.handler, job.what)
-                answer, error = await asyncio.wrap_future(attempt)
+                call = ThreadCall(self._sub.handler, job.what)
+                job.call = call.end
+                answer, error = await asyncio.wrap_future(self._pool.submit(call))
                 if isinstance(error, BaseException):
                     return error
             # A lambda, or a decorator, may hide a coroutine function, or a generator.
@@ -262,6 +378,16 @@ class Runner:
         finally:
             end_child(pid)
         return None
+
+    async def _in_process(self, job: Job, processes: ProcessPool) -> BaseException | None:
+        attempt = processes.submit(self._sub.handler, job.what, self._sub.timeout_ms / 1000)
+        try:
+            return await asyncio.wrap_future(attempt)
+        except TimeoutError:
+            self._note_late(job)
+            return Expired()
+        except processes.crash as error:
+            return HandlerError(f"the process of the handler ended: {error}")
 
     def _retry_ms(self, job: Job) -> int | None:
         delays_ms = self._sub.retry_ms
@@ -334,14 +460,3 @@ class Runner:
             )
         answered: Sequence[Result] = results if what is receipts else [results]
         return answered
-
-
-def _attempt(handler: Callable[[Any], Any], what: object) -> tuple[Any, BaseException | None]:
-    """Run a plain handler, in its thread; return what it returned and what it raised."""
-    pid = os.getpid()
-    try:
-        return handler(what), None
-    except BaseException as error:
-        return None, error
-    finally:
-        end_child(pid)

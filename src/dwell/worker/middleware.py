@@ -1,0 +1,58 @@
+"""Middleware: what is done around each call of a handler, in a class for each purpose."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+class Middleware:
+    """What a worker calls around its handlers; a subclass has the methods that it needs.
+
+    Each may be plain or asynchronous, and runs in the event loop, so a plain one has to be quick.
+    It is given what the handler is given: a Message, or a Batch.
+    """
+
+    def before(self, what: Any) -> Any:
+        """Do something before the handler; what it raises counts as raised by the handler."""
+
+    def after(self, what: Any) -> Any:
+        """Do something when the handler has returned, before the message is acked."""
+
+    def on_failure(self, what: Any, error: BaseException) -> Any:
+        """Do something when the handler has raised, or has run longer than it may."""
+
+
+class Around:
+    """Several of them, called in their order before a handler, and in the other one after it."""
+
+    def __init__(self, middleware: Sequence[Middleware]) -> None:
+        self._middleware = tuple(middleware)
+
+    def __bool__(self) -> bool:
+        return bool(self._middleware)
+
+    async def before(self, what: Any) -> BaseException | None:
+        """Call each one's ``before``; return what one of them raised."""
+        for one in self._middleware:
+            try:
+                await _done(one.before(what))
+            except BaseException as error:
+                return error
+        return None
+
+    async def after(self, what: Any, error: BaseException | None) -> None:
+        """Tell each of them how it ended; what they raise is logged, as the handler has ended."""
+        for one in reversed(self._middleware):
+            try:
+                await _done(one.after(what) if error is None else one.on_failure(what, error))
+            except (Exception, asyncio.CancelledError):
+                _log.exception("%r failed after a handler", one)
+
+
+async def _done(answer: Any) -> None:
+    if inspect.isawaitable(answer):
+        await answer

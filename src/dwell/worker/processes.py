@@ -1,0 +1,78 @@
+"""Processes for plain handlers, so that one that hangs can be ended and one that crashes is alone.
+
+The pool is that of Pebble. Processes are started anew and not forked, so a handler is a function at
+the top of a module, and what it needs is imported or opened by itself.
+"""
+
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from dwell.errors import InvalidInput
+
+
+class ProcessPool:
+    """Runs handlers in at most ``size`` processes, which are started as they are needed.
+
+    Raises InvalidInput where Pebble is not installed.
+    """
+
+    def __init__(self, size: int) -> None:
+        try:
+            from pebble import ProcessExpired
+            from pebble import ProcessPool as Pool
+        except ImportError as error:
+            raise InvalidInput(f"processes: needs pip install 'dwell[worker]': {error}") from None
+        self.crash: type[BaseException] = ProcessExpired
+        self._pool: Any = Pool(size, context=multiprocessing.get_context("spawn"))
+
+    def submit(
+        self, handler: Callable[[Any], Any], what: object, limit_s: float
+    ) -> "Future[BaseException | None]":
+        """Run a handler; the result is what it raised.
+
+        Cancelling the future ends the process; so does the limit, if there is one, with a
+        TimeoutError. An end of the process by itself raises ``crash``.
+        """
+        future: Future[BaseException | None] = self._pool.schedule(
+            _attempt, (handler, what), timeout=limit_s or None
+        )
+        return future
+
+    def close(self) -> None:
+        """End all processes."""
+        self._pool.stop()
+        self._pool.join()
+
+
+def check_handler(handler: Callable[[Any], Any]) -> None:
+    """Raise InvalidInput for a handler that no other process finds."""
+    try:
+        pickle.dumps(handler)
+    except Exception as error:
+        raise InvalidInput(
+            f"processes: got the handler {handler!r:.80}, expected a function at the top of a "
+            f"module, which other processes can import ({error})"
+        ) from None
+
+
+class HandlerError(Exception):
+    """What a handler raised in another process, where that cannot travel; its text says what."""
+
+
+def _attempt(handler: Callable[[Any], Any], what: object) -> BaseException | None:
+    try:
+        handler(what)
+    except BaseException as error:
+        return _portable(error)
+    return None
+
+
+def _portable(error: BaseException) -> BaseException:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return HandlerError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,23 @@
+"""What a worker has done, in numbers."""
+
+from collections import Counter
+
+from dwell.histogram import Histogram
+from dwell.worker.outcome import Dead, Done, Lost, Outcome
+
+#: What an outcome is called; any other gives the message back.
+_WORDS = {Done: "done", Dead: "buried", Lost: "lost"}
+
+
+class Tally:
+    """Counts since the start: calls by topic and what came of them, and how long they took."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.timeouts: Counter[str] = Counter()
+        self.seconds = Histogram()
+
+    def add(self, topic: str, outcome: Outcome, seconds: float) -> None:
+        """Count one call of a handler."""
+        self.calls[topic, _WORDS.get(type(outcome), "released")] += 1
+        self.seconds.add(seconds)

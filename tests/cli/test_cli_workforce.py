@@ -1,0 +1,94 @@
+"""``dwell work`` in several processes, and one that is started again when files change."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dwell
+from tests.spark.conftest import ServerProcess
+from tests.waiting import until
+
+PROGRAM = Path(sys.executable).with_name("dwell")
+MODULE = """
+import os
+from dwell.worker import Worker
+
+worker = Worker({url!r})
+
+@worker.on("t", concurrency=1, timeout="1h")
+async def handle(message):
+    await worker.queue.put("{answers}", str(os.getpid()))
+    if message.body == b"crashes":
+        os._exit(7)
+"""
+
+
+@pytest.fixture
+def server(tmp_path):
+    one = ServerProcess(tmp_path)
+    yield one
+    one.stop()
+
+
+@contextlib.contextmanager
+def working(folder, *words):
+    """Run ``dwell work`` in a folder; end it as a terminal does."""
+    process = subprocess.Popen([PROGRAM, "--quiet", "work", "jobs:worker", *words], cwd=folder)
+    try:
+        yield process
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
+def test_several_processes_work_and_one_that_ends_is_started_again(tmp_path, server):
+    (tmp_path / "jobs.py").write_text(MODULE.format(url=server.url, answers="pids"))
+    with dwell.open(server.url) as queue, working(tmp_path, "--processes", "2") as process:
+
+        def pids():
+            return {
+                int(message.body) for message in queue.scan("pids", "ready", limit=1000).messages
+            }
+
+        def work(body):
+            queue.put_many("t", [body] * 4)
+            return pids()
+
+        until(lambda: len(work("x")) == 2, seconds=60)
+        first = pids()
+        assert process.pid not in first
+        queue.put("t", "crashes")
+        until(lambda: len(work("x")) == 3, seconds=60)
+    for pid in first:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_worker_is_started_again_when_a_file_changes(tmp_path, server):
+    file = tmp_path / "jobs.py"
+    file.write_text(MODULE.format(url=server.url, answers="old"))
+    with dwell.open(server.url) as queue, working(tmp_path, "--reload"):
+        queue.put("t", "x")
+        until(lambda: queue.stats().topics.get("old"), seconds=60)
+        file.write_text(MODULE.format(url=server.url, answers="new"))
+
+        def is_new():
+            queue.put("t", "x")
+            return queue.stats().topics.get("new")
+
+        until(is_new, seconds=60)
+
+
+def test_a_burst_ends_with_status_zero(tmp_path, server):
+    (tmp_path / "jobs.py").write_text(MODULE.format(url=server.url, answers="pids"))
+    with dwell.open(server.url) as queue:
+        queue.put_many("t", ["x"] * 50)
+        words = ["--quiet", "work", "jobs:worker", "--burst", "--processes", "2", "--topics", "t"]
+        assert subprocess.run([PROGRAM, *words], cwd=tmp_path, timeout=60).returncode == 0
+        assert queue.stats().topics["pids"].ready == 50
