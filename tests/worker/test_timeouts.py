@@ -123,6 +123,7 @@ async def test_a_handler_that_never_ends_is_left_alone(queue, kind):
         await until_async(lambda: kind == "thread" or len(ended) == 2)
     assert seen[:2] == ["1", "2"]
     assert [(await queue.get("t", id_)).attempt for id_ in "12"] == [1, 1]
+    assert worker._tally.calls == {("t", "released"): 2}
 
 
 async def test_a_handler_may_say_itself_what_follows_when_it_is_cancelled(queue):
