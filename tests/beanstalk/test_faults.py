@@ -10,13 +10,15 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dwell.clock import RealClock
 from dwell.errors import StoreError
-from dwell.message import MAX_BATCH_MESSAGES, State
+from dwell.message import MAX_BATCH_MESSAGES, Message, Result, State
 from dwell.queue import Queue
 from dwell.server.beanstalk import arrivals
 from dwell.server.beanstalk.desk import Desk
@@ -468,7 +470,7 @@ HELD_BACK = {
 @pytest.mark.parametrize("limit", HELD_BACK)
 def test_a_job_that_is_held_back_is_left_as_it_is(limit, state):
     settings, more = HELD_BACK[limit]
-    if limit == "rate" and state != "buried":
+    if limit == "rate" and state == "ready":
         pytest.skip("it may be taken when a second has passed")
     with Served() as served, Line(served.number) as line:
         queue, get = served.queue, lambda: served.call(served.queue.get("default", "held"))
@@ -485,21 +487,83 @@ def test_a_job_that_is_held_back_is_left_as_it_is(limit, state):
         # Another one of the key, or as many as may be, is taken.
         served.call(queue.take("default"))
         served.call(queue.configure("default", **settings))
-        before = get()
+        before, done = get(), served.call(queue.stats()).totals
         assert line.ask(b"reserve-job %d\r\n" % before.number) == b"NOT_FOUND\r\n"
         assert get() == before
+        # It was not made ready and put back either: a kill in between would leave it ready.
+        assert served.call(queue.stats()).totals == done
 
 
-def test_a_buried_job_of_a_topic_with_a_limit_is_reserved_where_there_is_room():
+@pytest.mark.parametrize("state", ["buried", "delayed"])
+@pytest.mark.parametrize("limit", ["most_leased", "rate", "ordered"])
+def test_a_job_that_is_not_ready_is_not_made_ready_in_a_topic_with_a_limit(limit, state):
+    settings, more = HELD_BACK[limit]
     with Served() as served, Line(served.number) as line:
-        served.call(served.queue.configure("default", most_leased=2, fair=True))
-        for _ in range(2):
-            line.put(b"x")
-        line.reserve()
-        number = line.reserve()[0]
-        assert line.ask(b"bury %d 0\r\n" % number) == b"BURIED\r\n"
+        queue = served.queue
+
+        async def put() -> Message:
+            await queue.configure("default", **settings)
+            await queue.put("default", b"x", id="held", delay="1h", **more)
+            if state == "buried":
+                await queue.reschedule("default", "held", delay=0)
+                await queue.bury(await queue.take("default"))
+            return await queue.get("default", "held")
+
+        before = served.call(put())
+        # There is room now, but others may take it before this job is ready.
+        assert line.ask(b"reserve-job %d\r\n" % before.number) == b"NOT_FOUND\r\n"
+        assert served.call(queue.get("default", "held")) == before
+
+
+def test_a_job_without_a_key_is_reserved_from_an_ordered_topic_before_it_is_due():
+    with Served() as served, Line(served.number) as line:
+        served.call(served.queue.configure("default", ordered=True))
+        number = line.put(b"x", delay=3600)
         reply = line.ask(b"reserve-job %d\r\n" % number)
         assert reply == b"RESERVED %d 1\r\nx\r\n" % number
+
+
+class MovedMeanwhile(MemoryStore):
+    """A store in which another client moves a job just before or after a verb reaches it."""
+
+    verb = ""
+    due_ms = 0
+
+    async def _meet(self, verb: str, topic: str, ids: Sequence[bytes]) -> None:
+        if verb == self.verb:
+            self.verb = ""
+            due_ms = np.full(len(ids), self.due_ms, np.int64)
+            assert list(await super().reschedule(topic, ids, due_ms)) == [Result.MOVED]
+
+    async def get(self, topic, ids):
+        found = await super().get(topic, ids)
+        await self._meet("get", topic, ids)
+        return found
+
+    async def reschedule(self, topic, ids, due_ms, versions=None):
+        await self._meet("reschedule", topic, ids)
+        return await super().reschedule(topic, ids, due_ms, versions)
+
+    async def take_ids(self, topic, ids, *how):
+        await self._meet("take_ids", topic, ids)
+        return await super().take_ids(topic, ids, *how)
+
+
+@pytest.mark.parametrize(
+    ("command", "verb"),
+    [(b"reserve-job", verb) for verb in ("get", "reschedule", "take_ids")]
+    + [(b"kick-job", verb) for verb in ("get", "reschedule")],
+)
+def test_a_due_that_another_client_sets_meanwhile_stays(command, verb):
+    store = MovedMeanwhile(RealClock())
+    with Served(lambda: store) as served, Line(served.number) as line:
+        queue = served.queue
+        number = line.put(b"in an hour", delay=3600)
+        store.due_ms, store.verb = queue.clock.now_ms() + 36_000_000, verb
+        assert line.ask(b"%b %d\r\n" % (command, number)) == b"NOT_FOUND\r\n"
+        assert store.verb == ""
+        (name,) = served.call(queue.named([number]))
+        assert served.call(queue.get(*name)).due_ms == store.due_ms
 
 
 def test_a_kick_brings_back_as_many_as_are_asked_for_however_large():

@@ -8,6 +8,7 @@ import signal
 import ssl
 import threading
 import time
+from itertools import product
 
 import pytest
 import uvloop
@@ -51,8 +52,13 @@ def test_a_message_is_a_job(served, line):
 
 
 @pytest.mark.parametrize("state", [State.READY, State.DELAYED, State.DEAD])
-@pytest.mark.parametrize("step", ["named", "versions"])
-@pytest.mark.parametrize("command", ["delete", "peek", "stats-job", "kick-job", "reserve-job"])
+@pytest.mark.parametrize(
+    ("command", "step"),
+    [
+        *product(["delete", "peek", "stats-job", "kick-job", "reserve-job"], ["named", "versions"]),
+        *product(["kick-job", "reserve-job"], ["get"]),
+    ],
+)
 def test_a_number_never_means_a_later_message_of_its_id(
     served, line, monkeypatch, command, step, state
 ):
@@ -69,8 +75,8 @@ def test_a_number_never_means_a_later_message_of_its_id(
     holder = served.queue if step == "named" else served.queue.store
     look, later = getattr(holder, step), []
 
-    async def looked(numbers):
-        found = await look(numbers)
+    async def looked(*given):
+        found = await look(*given)
         if not later:
             await served.queue.cancel("orders", "a")
             later.append(await put())

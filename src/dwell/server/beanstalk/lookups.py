@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,17 @@ _AT_ONCE = 4
 _URGENT = 1024
 #: In how many topics urgent jobs are counted for the document of the server.
 _MOST_LOOKED_AT = 1000
+
+
+class _Seen(NamedTuple):
+    """A message, and the version that it had before it was read, one number in an array.
+
+    A change that is bound by this version fails if anybody has changed the message since. The
+    version is None where the store gives none.
+    """
+
+    message: Message
+    versions: U64 | None
 
 
 class Lookups:
@@ -89,19 +100,41 @@ class Lookups:
 
     # --- looking --------------------------------------------------------------------------------
 
-    async def _message(self, number: int, verb: Verb) -> Message | None:
-        """Return the message of a number, if the caller may give a command that concerns it.
+    async def _name(self, number: int, verb: Verb) -> tuple[str, str] | None:
+        """Return topic and id of a number, if the caller may give a command that concerns it.
 
         To others it is not there: numbers are easily guessed.
         """
         if not 0 < number <= _MAX_NUMBER:
             return None
         name = (await self._queue.named([number]))[0]
-        if name is None or not self._hall.may(verb, name[0]):
-            return None
-        message = await self._queue.get(*name)
+        return name if name is not None and self._hall.may(verb, name[0]) else None
+
+    async def _message(self, number: int, verb: Verb) -> Message | None:
+        """Return the message of a number, if the caller may give a command that concerns it."""
+        name = await self._name(number, verb)
+        return None if name is None else await self._named(number, *name)
+
+    async def _named(self, number: int, topic: str, id_: str) -> Message | None:
+        message = await self._queue.get(topic, id_)
         # Another may have been put with the id since.
         return message if message is not None and message.number == number else None
+
+    async def _seen(self, number: int, verb: Verb) -> _Seen | None:
+        """Return the message of a number with its version, to change it as it was seen.
+
+        The version is read first: the version of a message that changes between the two reads is
+        an old one, so the change fails.
+        """
+        name = await self._name(number, verb)
+        if name is None:
+            return None
+        versions = await self._versions(number)
+        message = await self._named(number, *name)
+        return None if message is None else _Seen(message, versions)
+
+    async def _versions(self, number: int) -> U64 | None:
+        return await self._queue.store.versions(np.array([number], np.uint64))
 
     async def _peek(self, session: Session, number: int) -> bytes:
         message = await self._message(number, Verb.PEEK)
@@ -191,16 +224,17 @@ class Lookups:
         return len(numbers)
 
     async def _kick_job(self, session: Session, number: int) -> bytes:
-        message = await self._message(number, Verb.KICK_JOB)
-        if message is None or not await self._made_ready(message, is_kick=True):
+        seen = await self._seen(number, Verb.KICK_JOB)
+        if seen is None or not await self._made_ready(seen, is_kick=True):
             return NOT_FOUND
-        if message.state is State.DELAYED:
+        if seen.message.state is State.DELAYED:
             self._hall.histories.kicked(number)
         return KICKED
 
-    async def _made_ready(self, message: Message, *, is_kick: bool) -> bool:
-        """Make a message ready that is buried or delayed; tell whether it was."""
-        ids, versions = [message.id], await self._version(message)
+    async def _made_ready(self, seen: _Seen, *, is_kick: bool) -> bool:
+        """Make a message ready that was seen buried or delayed; tell whether it was."""
+        message, versions = seen
+        ids = [message.id]
         if message.state is State.DEAD:
             kicked = await self._queue.kick(message.topic, ids, versions=versions)
             if kicked[0] is not Result.KICKED:
@@ -212,29 +246,21 @@ class Lookups:
             return moved[0] is Result.MOVED
         return False
 
-    async def _version(self, message: Message) -> U64 | None:
-        """Return the version of a message, so that no other is changed that has its id by then."""
-        return await self._queue.store.versions(np.array([message.number], np.uint64))
-
     # --- reserving and pausing ------------------------------------------------------------------
 
     async def _reserve_job(self, session: Session, number: int) -> bytes:
-        message = await self._message(number, Verb.RESERVE_JOB)
-        if message is None or await self._is_held_back(message):
+        seen = await self._seen(number, Verb.RESERVE_JOB)
+        if seen is None or await self._is_held_back(seen.message):
             return NOT_FOUND
         session.is_worker = True
-        await self._made_ready(message, is_kick=False)
-        versions = await self._version(message)
+        message, versions = seen
+        if message.state is not State.READY:
+            if not await self._made_ready(seen, is_kick=False):
+                return NOT_FOUND
+            versions = await self._versions(number)
         batch = await self._queue.take_ids(message.topic, [message.id], versions=versions)
         taken = Taken.of([batch], [message.topic], self._hall.now_ms)
         if not len(taken):
-            if message.state is State.DELAYED:
-                # A limit of the topic holds it back after all, so it waits on as it did.
-                versions = await self._version(message)
-                due_ms = message.due_ms
-                await self._queue.reschedule(
-                    message.topic, [message.id], due=due_ms, versions=versions
-                )
             return NOT_FOUND
         self._hall.service.note_taken(batch)
         if message.topic == SCHEDULES:
@@ -248,20 +274,16 @@ class Lookups:
     async def _is_held_back(self, message: Message) -> bool:
         """Tell whether the settings of its topic may keep a message from being taken.
 
-        This is asked before a message is made ready, as a burial cannot be undone: only what is
-        leased can be buried. How a rate or the order of a key stands is not known before the take,
-        so with these a buried message counts as held back.
+        The take itself checks them for a ready message. A delayed or buried message has to be made
+        ready first, which nothing can undo: a due that is set again overwrites one that others set
+        in between, and only what is leased can be buried. Whether a limit lets it be taken is not
+        known before the take, so any limit holds it back.
         """
-        settings = await self._queue.settings(message.topic)
-        if settings.paused:
-            return True
-        is_ordered = settings.ordered and message.key is not None
-        if message.state is State.DEAD and (settings.rate or is_ordered):
-            return True
-        if not settings.most_leased:
+        if message.state is State.READY:
             return False
-        shards = await self._queue.sizes(message.topic)
-        return sum(counts.leased for counts in shards) >= settings.most_leased
+        settings = await self._queue.settings(message.topic)
+        is_ordered = settings.ordered and message.key is not None
+        return bool(settings.paused or settings.rate or settings.most_leased or is_ordered)
 
     async def _pause(self, session: Session, pause: Pause) -> bytes:
         topic = tubes_of(self._hall, await self._queue.stats()).get(pause.tube)
