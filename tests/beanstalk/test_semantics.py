@@ -407,6 +407,53 @@ def test_a_reserve_that_waits_ends_with_its_right(tmp_path):
         assert other.read() == b"RESERVED %d 1\r\nx\r\n" % put.number
 
 
+def test_a_right_that_ends_while_the_quota_is_looked_up_ends_the_put(tmp_path, monkeypatch):
+    path = tmp_path / "tokens"
+    path.write_text('[anonymous]\nput = [""]\nread = [""]\nquota = {pending = 9}\n')
+    tokens = Tokens.load(path)
+    with Served(tokens=tokens) as served, Line(served.number) as line:
+        stats = served.queue.stats
+
+        async def looked():
+            found = await stats()
+            path.write_text('[anonymous]\nread = [""]\n')
+            tokens.reload()
+            return found
+
+        monkeypatch.setattr(served.queue, "stats", looked)
+        assert line.ask(b"put 0 0 60 1\r\nx\r\n") == b"UNKNOWN_COMMAND\r\n"
+        monkeypatch.undo()
+        assert not served.call(served.queue.stats()).topics
+
+
+def test_a_kick_of_many_jobs_ends_with_its_right(tmp_path, monkeypatch):
+    path = tmp_path / "tokens"
+    path.write_text('[anonymous]\nadmin = [""]\n')
+    tokens = Tokens.load(path)
+    with Served(tokens=tokens) as served, Line(served.number) as line:
+        queue = served.queue
+
+        async def bury():
+            for _ in range(2):
+                await queue.put_many("default", [b"x"] * 8000)
+            while len(batch := await queue.take("default", 8000)):
+                await queue.bury(batch)
+
+        served.call(bury())
+        kick = queue.kick
+
+        async def kicked(*given, **more):
+            path.write_text('[anonymous]\nput = [""]\n')
+            tokens.reload()
+            return await kick(*given, **more)
+
+        monkeypatch.setattr(queue, "kick", kicked)
+        assert line.ask(b"kick 16000\r\n") == b"UNKNOWN_COMMAND\r\n"
+        found = served.call(queue.stats()).topics["default"]
+        assert found.ready > 0
+        assert found.dead > 0
+
+
 # --- documents --------------------------------------------------------------------------------
 
 

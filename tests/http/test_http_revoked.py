@@ -7,9 +7,11 @@ import re
 import pytest
 
 from dwell.clock import RealClock
+from dwell.server.http import putrows
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.scope import Scope
 from dwell.server.tokens import Tokens, hash_of
+from dwell.store.memory import MemoryStore
 from tests.http.test_http_api import calling
 from tests.http.test_http_rights import BODIES, PARTS
 from tests.waiting import until_async
@@ -31,10 +33,10 @@ class Later(RealClock):
 class Revoked:
     """A token that may do everything until a test takes that away."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, more=""):
         self._path = folder / "tokens.toml"
         self._clock = Later()
-        self._write(_RIGHTS.format("", "true"))
+        self._write(_RIGHTS.format("", "true") + more)
         self.tokens = Tokens(self._path, self._clock)
         #: Each way in which rights end, and the status of who has none.
         self.ways = {"removed": 401, "ended": 401, "narrowed": 403}
@@ -55,9 +57,9 @@ class Revoked:
 
 
 @contextlib.asynccontextmanager
-async def revoking(folder):
-    """Give a server with a message in it, its token, and what asks it."""
-    revoked = Revoked(folder)
+async def revoking(folder, more=""):
+    """Give a server with a message in it, its token, and what asks it; ``more`` is of the token."""
+    revoked = Revoked(folder, more)
     async with calling(tokens=revoked.tokens) as caller:
         await caller.server.queue.put("t.a", _SECRET, id="1")
 
@@ -82,7 +84,10 @@ def _request_of(endpoint):
 LONG = [e for e in ENDPOINTS if e.is_long and e.rights]
 
 
-@pytest.mark.parametrize("way", ["removed", "ended", "narrowed"])
+WAYS = pytest.mark.parametrize("way", ["removed", "ended", "narrowed"])
+
+
+@WAYS
 @pytest.mark.parametrize("endpoint", LONG, ids=lambda e: f"{e.method} {e.path}")
 async def test_a_request_that_waited_for_its_look_is_refused(tmp_path, endpoint, way):
     async with revoking(tmp_path) as (revoked, server, ask):
@@ -109,6 +114,169 @@ async def test_a_request_that_waited_for_its_look_is_refused(tmp_path, endpoint,
         assert (await server.queue.stats()).topics == before.topics
 
 
+#: Changes by filter wait for a look inside their handlers; without a filter they do not.
+BULK = {
+    "cancel": ("POST", "/v1/topics/t.a/cancel", {"filter": {}}),
+    "move": ("POST", "/v1/topics/t.a/reschedule", {"filter": {}, "delay": "1h"}),
+    "shift": ("POST", "/v1/topics/t.a/reschedule", {"filter": {}, "shift_ms": 1000}),
+    "kick": ("POST", "/v1/topics/t.a/kick", {}),
+    "dry run": ("POST", "/v1/topics/t.a/cancel", {"filter": {}, "dry_run": True}),
+}
+
+
+async def _all(queue):
+    """Return all messages as they are."""
+    states = ("ready", "delayed", "leased", "dead")
+    return [
+        one for state in states for one in (await queue.scan("t.a", state, limit=10_000)).messages
+    ]
+
+
+@WAYS
+@pytest.mark.parametrize("name", BULK)
+async def test_a_change_by_filter_that_waited_for_its_look_does_nothing(
+    tmp_path, monkeypatch, name, way
+):
+    async with revoking(tmp_path) as (revoked, server, ask):
+        if name == "kick":
+            await server.queue.bury(await server.queue.take("t.a"))
+        looks, before = server.service.share_of("a").looks, await _all(server.queue)
+        free = looks._value
+        for _ in range(free):
+            await looks.acquire()
+        waiting = asyncio.ensure_future(ask(*BULK[name]))
+        await until_async(lambda: looks._waiters)
+        revoked.revoke(way)
+        scans = []
+        monkeypatch.setattr(MemoryStore, "scan", lambda *given: scans.append(given))
+        for _ in range(free):
+            looks.release()
+        assert (await waiting)[0] == revoked.ways[way]
+        assert not scans
+        monkeypatch.undo()
+        assert await _all(server.queue) == before
+
+
+#: What looks through much, and then changes it; or shows what it found.
+SEARCHES = {
+    **BULK,
+    "clear": ("POST", "/v1/topics/t.a/clear", None),
+    "take-where": ("POST", "/v1/topics/t.a/take-where", {}),
+    "find": ("POST", "/v1/topics/t.a/find", {}),
+}
+
+
+@WAYS
+@pytest.mark.parametrize("name", SEARCHES)
+async def test_a_right_that_ends_during_a_search_ends_what_follows(
+    tmp_path, monkeypatch, name, way
+):
+    async with revoking(tmp_path) as (revoked, server, ask):
+        queue = server.queue
+        await queue.put_many("t.a", [_SECRET] * 2500)
+        if name == "kick":
+            await queue.bury(await queue.take("t.a", 10_000))
+        before, done = await _all(queue), (await queue.stats()).totals
+        step = "clear_part" if name == "clear" else "scan"
+        look = getattr(MemoryStore, step)
+
+        async def looked(*given):
+            monkeypatch.undo()
+            found = await look(*given)
+            revoked.revoke(way)
+            return found
+
+        monkeypatch.setattr(MemoryStore, step, looked)
+        status, text = await ask(*SEARCHES[name])
+        assert status == revoked.ways[way]
+        assert _SECRET not in text
+        after = await _all(queue)
+        if name == "clear":
+            # A part was cancelled before.
+            assert 0 < len(after) < len(before)
+        else:
+            assert (after, (await queue.stats()).totals) == (before, done)
+
+
+@WAYS
+async def test_a_right_that_ends_during_a_change_ends_the_rest_of_it(tmp_path, monkeypatch, way):
+    async with revoking(tmp_path) as (revoked, server, ask):
+        await server.queue.put_many("t.a", ["x"] * 9000)
+        cancel = MemoryStore.cancel
+
+        async def cancelled(*given, **more):
+            codes = await cancel(*given, **more)
+            if len(codes):
+                revoked.revoke(way)
+            return codes
+
+        monkeypatch.setattr(MemoryStore, "cancel", cancelled)
+        assert (await ask(*BULK["cancel"]))[0] == revoked.ways[way]
+        assert 0 < (await server.queue.stats()).topics["t.a"].ready < 9000
+
+
+_QUOTA = "quota = {topics = 100, pending = 1000000, requests_per_s = 1000000}\n"
+_CRON = {"topic": "t.a", "body": "new", "every": "1h"}
+#: What waits for what the store holds, of a caller who has a quota.
+COUNTED = {
+    "put": ("POST", _PUT, {"body": "new"}),
+    "put many": ("POST", _PUT, [{"body": "new"}] * 2),
+    "command": ("POST", "/command", {"command": "add", "topic": "t.a", "id": "x", "body": "new"}),
+    "configure": ("PATCH", "/v1/topics/t.a/settings", {"rate": 1}),
+    "put schedule": ("PUT", "/v1/schedules/s", _CRON),
+    "change schedule": ("PATCH", "/v1/schedules/old", {"body": "new"}),
+    "run": ("POST", "/v1/schedules/old/run", {}),
+}
+
+
+async def _state(queue):
+    found = {topic: await queue.settings(topic) for topic in ("t.a", "dwell:schedules")}
+    schedules = [one async for one in queue.schedules.each()]
+    return await queue.stats(), found, [one.schedule for one in schedules]
+
+
+@WAYS
+@pytest.mark.parametrize("name", COUNTED)
+async def test_a_right_that_ends_while_the_quota_is_looked_up_ends_the_change(
+    tmp_path, monkeypatch, name, way
+):
+    async with revoking(tmp_path, _QUOTA) as (revoked, server, ask):
+        queue = server.queue
+        await queue.schedules.put("old", "t.a", b"old", every="1h")
+        before, stats = await _state(queue), queue.stats
+
+        async def looked():
+            found = await stats()
+            revoked.revoke(way)
+            return found
+
+        monkeypatch.setattr(queue, "stats", looked)
+        status, text = await ask(*COUNTED[name])
+        monkeypatch.undo()
+        # The job protocol says it in an answer of its own.
+        assert status == (200 if name == "command" else revoked.ways[way])
+        assert name != "command" or '"success":false' in text
+        assert await _state(queue) == before
+
+
+@WAYS
+async def test_a_right_that_ends_while_many_messages_are_read_ends_their_put(
+    tmp_path, monkeypatch, way
+):
+    async with revoking(tmp_path) as (revoked, server, ask):
+        before, read = (await server.queue.stats()).topics, putrows.alone
+
+        def reading(*given):
+            revoked.revoke(way)
+            return read(*given)
+
+        # They have headers, so they are read one by one, in turns with other requests.
+        monkeypatch.setattr(putrows, "alone", reading)
+        status, _ = await ask("POST", _PUT, [{"body": "x", "headers": {"a": "b"}}] * 2)
+        assert status == revoked.ways[way]
+        assert (await server.queue.stats()).topics == before
+
+
 #: What waits for the room of its answer before it looks.
 ROOM = {
     "list": ("GET", f"{_PUT}?state=ready", None),
@@ -122,7 +290,7 @@ ROOM = {
 }
 
 
-@pytest.mark.parametrize("way", ["removed", "ended", "narrowed"])
+@WAYS
 @pytest.mark.parametrize("name", ROOM)
 async def test_a_request_that_waited_for_room_is_refused(tmp_path, name, way):
     async with revoking(tmp_path) as (revoked, server, ask):
@@ -143,7 +311,7 @@ async def test_a_request_that_waited_for_room_is_refused(tmp_path, name, way):
         await until_async(lambda: not answers.size_bytes)
 
 
-@pytest.mark.parametrize("way", ["removed", "ended", "narrowed"])
+@WAYS
 async def test_what_was_taken_comes_back_when_its_answer_waited(tmp_path, way):
     async with revoking(tmp_path) as (revoked, server, ask):
         answers = server.service.share_of("a").answers
@@ -167,7 +335,7 @@ async def test_what_was_taken_comes_back_when_its_answer_waited(tmp_path, way):
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("way", ["removed", "ended", "narrowed"])
+@WAYS
 @pytest.mark.parametrize("ask", [{"limit": 1000}, {"ids": ["1"]}], ids=["due", "by id"])
 async def test_a_take_that_waited_for_other_takes_takes_nothing(tmp_path, ask, way):
     async with revoking(tmp_path) as (revoked, server, asking):

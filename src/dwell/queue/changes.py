@@ -144,26 +144,39 @@ async def change(
     *,
     start: Place | None = None,
     dry_run: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[Changed, Place | None]:
     """Change at most ``limit`` messages that match, and return where more of them may be.
 
     It looks at those from after ``start``. ``dry_run`` counts them, and changes nothing. One that
     no longer matches when it is to be changed is ``unknown``, or ``leased`` if it was taken.
+    ``check`` is called when they are found and before each part is changed; an error that it raises
+    ends the change.
     """
     states = matcher.selection.states or how.states
     parts, following = await _seen(store, topic, matcher, states, limit, start)
     matched, results = sum(len(part.ids) for part in parts), Counter[Result]()
+    check()
     if dry_run:
         return Changed(matched, results, following is None), following
-    missed = await _apply(store, topic, how, parts, results)
+    checked = how._replace(apply=_after(check, how.apply))
+    missed = await _apply(store, topic, checked, parts, results)
     for _ in range(_MOST_LOOKS):
         if not await _match_still(store, topic, matcher, states, list(missed)):
             break
         again, _ = await _seen(store, topic, matcher, states, len(missed), start, missed)
         results[Result.UNKNOWN] -= sum(len(part.ids) for part in again)
         missed.difference_update(*(part.ids for part in again))
-        missed |= await _apply(store, topic, how, again, results)
+        missed |= await _apply(store, topic, checked, again, results)
     return Changed(matched, +results, following is None), following
+
+
+def _after(check: Callable[[], None], apply: _Verb) -> _Verb:
+    def checked(store: Store, topic: str, seen: Seen) -> Awaitable[U8]:
+        check()
+        return apply(store, topic, seen)
+
+    return checked
 
 
 async def _apply(

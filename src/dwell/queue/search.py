@@ -7,7 +7,7 @@ pages everybody else has a turn.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -108,11 +108,13 @@ async def take_where(
     *,
     most: int = EVERYTHING,
     most_bytes: int = EVERYTHING,
+    check: Callable[[], None] = lambda: None,
 ) -> Page:
     """Take ready messages that match, from after ``cursor``; the answer says where to go on.
 
-    Its cursor is None when there are no more, or as many as were wanted. When the call is
-    cancelled, or the store fails, what it had taken is given back.
+    Its cursor is None when there are no more, or as many as were wanted. ``check`` is called before
+    each part is taken, and may end the search by raising an error. When the call is cancelled, or
+    fails, what it had taken is given back.
     """
     if (await store.settings(topic)).paused:
         return Page(Batch.empty(), None)
@@ -135,6 +137,7 @@ async def take_where(
             is_cut, versions = seen < len(page.messages), page.versions[fitting]
             # What is taken is read once more, and the page would stand in memory beside that.
             del page
+            check()
             await _take_up_to(limit, store, topic, left, versions, lease_ms, owner, taken)
             if sum(map(len, taken)) == limit:
                 return Page(Batch.joined(taken), None)
@@ -231,13 +234,21 @@ async def _give_back(store: Store, taken: list[Batch]) -> None:
             await store.release(batch.receipts, 0, None, counted=False)
 
 
-async def clear(store: Store, topic: str, *, most: int = EVERYTHING) -> tuple[int, bool]:
+async def clear(
+    store: Store,
+    topic: str,
+    *,
+    most: int = EVERYTHING,
+    check: Callable[[], None] = lambda: None,
+) -> tuple[int, bool]:
     """Cancel messages that nobody has taken; return how many, and whether those were all.
 
-    It stops when it has cancelled ``most``, or some more.
+    It stops when it has cancelled ``most``, or some more. ``check`` is called before each part, and
+    may end it by raising an error.
     """
     count, place = 0, 0
     while count < most:
+        check()
         cancelled, following = await store.clear_part(topic, place)
         count += cancelled
         if following is None:

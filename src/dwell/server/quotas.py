@@ -17,6 +17,7 @@ import numpy as np
 from dwell.batch.stats import Stats
 from dwell.clock.clock import monotonic_ms
 from dwell.errors import (
+    AccessDenied,
     IdExists,
     InvalidInput,
     InvalidSettings,
@@ -36,7 +37,7 @@ _LOOK_S = 1.0
 #: What stands behind every name of a topic that begins with some text.
 _BEHIND = "\x7f"
 #: What says that nothing was put.
-_REFUSED = (InvalidInput, IdExists, TopicFull)
+_REFUSED = (InvalidInput, IdExists, TopicFull, AccessDenied)
 
 
 class Seen:

@@ -184,7 +184,6 @@ class Lookups:
 
     async def _kick(self, session: Session, bound: int) -> bytes:
         """Kick buried jobs, or delayed ones where none is buried."""
-        self._hall.allow(Verb.KICK, (session.topic,))
         count = await self._kick_all(session.topic, State.DEAD, bound, self._kick_dead)
         if not count:
             count = await self._kick_all(session.topic, State.DELAYED, bound, self._kick_delayed)
@@ -197,6 +196,8 @@ class Lookups:
         count = 0
         cursor: Cursor | None = None
         while count < bound:
+            # Many jobs take a while, in which the right may end.
+            self._hall.allow(Verb.KICK, (topic,))
             limit = min(bound - count, MAX_BATCH_MESSAGES)
             page = await self._queue.scan(topic, state, cursor=cursor, limit=limit)
             if len(page.messages):

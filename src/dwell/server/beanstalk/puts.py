@@ -53,6 +53,8 @@ class Putting:
     ) -> tuple[dict[Part, Room | None], list[Part]]:
         """Return the runs that the quota has room for, with that, and the others."""
         gate = await self._hall.service.quotas.gate("")
+        # The right may have ended while the runs waited for their round, and for the quota.
+        self._hall.allow(Verb.PUT, (topic,))
         if gate is None:
             return dict.fromkeys(parts), []
         fitting: dict[Part, Room | None] = {}

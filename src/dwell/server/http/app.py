@@ -87,8 +87,10 @@ class App:
             if not call.endpoint.is_long:
                 return await call.endpoint.handler(call)
             async with call.looking():
-                call.authorize()
-                return await call.endpoint.handler(call)
+                answer = await call.endpoint.handler(call)
+                # What took long to find is not shown to a caller whose rights ended meanwhile.
+                call.check_again()
+                return answer
         except Exception as error:
             call.give_back()
             return self.refusal(error, call)

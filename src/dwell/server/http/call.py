@@ -11,7 +11,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import (
-    AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
@@ -234,12 +233,14 @@ class Call:
     async def looking(self) -> AsyncIterator[None]:
         """Look through much for the length of a block, after others who do.
 
-        Raises ServerBusy where the client has gone, while it waited.
+        Raises ServerBusy where the client has gone while it waited, and AccessDenied where its
+        rights have ended.
         """
         await self._enter_look()
         try:
             if self.delivery.is_lost:
                 raise ServerBusy("the client has gone")
+            self.check_again()
             yield
         finally:
             self._leave_look()
@@ -275,10 +276,7 @@ class Call:
             self._reserved_bytes += more_bytes
             if has_look and not self._has_look:
                 await self._enter_look()
-            # Rights may have ended while it waited.
-            self.authorize()
-            if self._allowed is not None:
-                self.allow(*self._allowed)
+            self.check_again()
             self._in_flight.check_memory(size_bytes)
 
     def made_answer(self, answer: Answer) -> Answer:
@@ -305,13 +303,15 @@ class Call:
 
     async def put_puts(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Put columns; raises StoreFull for what the caller's quota has no room for."""
-        if not self.service.quotas.has(self.token) or await self._has_put(len(puts)):
-            return await self.queue.put_puts(puts, on_conflict)
-        async with self.room(puts.topic, len(puts), puts.size_bytes) as room:
-            answer = await self.queue.put_puts(puts, on_conflict)
-            if room is not None:
-                room.done(answer.results)
-        return answer
+        if self.service.quotas.has(self.token) and not await self._has_put(len(puts)):
+            async with self.room(puts.topic, len(puts), puts.size_bytes) as room:
+                answer = await self.queue.put_puts(puts, on_conflict)
+                if room is not None:
+                    room.done(answer.results)
+            return answer
+        # Many messages are read in turns with other requests.
+        self.check_again()
+        return await self.queue.put_puts(puts, on_conflict)
 
     async def _has_put(self, count: int) -> bool:
         """Tell whether this is a repeat, all messages of which were put: it brings nothing.
@@ -323,15 +323,19 @@ class Call:
             return False
         return bool((await self.queue.store.outcomes(calling.coming(count))).all())
 
-    def room(
-        self, topic: str, messages: int, size_bytes: int
-    ) -> AbstractAsyncContextManager[Room | None]:
+    @asynccontextmanager
+    async def room(self, topic: str, messages: int, size_bytes: int) -> AsyncIterator[Room | None]:
         """Count what is about to be put in the caller's quota, for the length of a block."""
-        return self.service.quotas.room(self.token, topic, messages, size_bytes)
+        async with self.service.quotas.room(self.token, topic, messages, size_bytes) as room:
+            self.check_again()
+            yield room
 
-    def schedule_room(self, size_bytes: int) -> AbstractAsyncContextManager[Room | None]:
+    @asynccontextmanager
+    async def schedule_room(self, size_bytes: int) -> AsyncIterator[Room | None]:
         """Count by what a schedule is about to grow, for the length of a block."""
-        return self.service.quotas.schedule_room(self.token, size_bytes)
+        async with self.service.quotas.schedule_room(self.token, size_bytes) as room:
+            self.check_again()
+            yield room
 
     def add(self, data: bytes) -> None:
         """Take a part of the body, which is counted until the call is over.
@@ -395,6 +399,16 @@ class Call:
         scope = self.endpoint.scope
         if self.endpoint.rights and scope is not Scope.NAMED and not self.service.tokens.is_open:
             check_grant(self.grant, self.endpoint.rights, self._covered())
+
+    def check_again(self) -> None:
+        """Refuse a request after a wait in which the caller's rights may have ended.
+
+        Every wait that others can make long needs it, before anything is changed or shown. Raises
+        AccessDenied.
+        """
+        self.authorize()
+        if self._allowed is not None:
+            self.allow(*self._allowed)
 
     def _covered(self) -> tuple[str, ...] | None:
         """Return the topics that the head names, None for all; none where it names none."""

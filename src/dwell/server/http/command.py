@@ -165,14 +165,22 @@ async def _find(call: Call, ask: Command, id_: str, right: Right) -> Message | N
     """Return the job of an id, looking through all the caller's topics where none is named."""
     if ask.topic is not None:
         topic = values.topic(ask.topic)
-        return await call.queue.get(topic, id_) if call.may(topic, right) else None
+        return await _get(call, topic, id_, right)
     async with call.looking():
         names = list((await call.queue.stats()).topics)
         async for topic in in_turns(names, repeat(_LOOK_BYTES)):
-            message = await call.queue.get(topic, id_) if call.may(topic, right) else None
+            message = await _get(call, topic, id_, right)
             if message is not None:
                 return message
     return None
+
+
+async def _get(call: Call, topic: str, id_: str, right: Right) -> Message | None:
+    """Return a job of a topic, if the caller may see it before and after it is read."""
+    if not call.may(topic, right):
+        return None
+    message = await call.queue.get(topic, id_)
+    return message if call.may(topic, right) else None
 
 
 def _id(ask: Command) -> str:

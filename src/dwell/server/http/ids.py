@@ -168,6 +168,8 @@ async def _bulk(call: Call, topic: str, ask: ChangeRequest, how: Change) -> Answ
         raise values.refusal(InvalidLimit, "cursor", ask.cursor, "that of the same request")
     # What was moved ahead is met again by who goes on, so that it is not cut.
     is_cut = ask.dry_run or how.verb != "reschedule"
+    call.is_audited = not ask.dry_run
+    call.change = {"filter": msgspec.to_builtins(wanted)}
     async with call.looking():
         changed, following = await changes.change(
             call.queue.store,
@@ -177,13 +179,9 @@ async def _bulk(call: Call, topic: str, ask: ChangeRequest, how: Change) -> Answ
             ask.limit,
             start=start,
             dry_run=ask.dry_run,
+            check=call.check_again,
         )
     results = {str(result): count for result, count in changed.results.items()}
-    call.is_audited = not ask.dry_run
-    call.change = {
-        "filter": msgspec.to_builtins(wanted),
-        "matched": changed.matched,
-        "results": results,
-    }
+    call.change = {**call.change, "matched": changed.matched, "results": results}
     cursor = None if following is None else place_text(following)
     return call.answer(Bulk(changed.matched, results, changed.is_complete, cursor))

@@ -178,6 +178,7 @@ async def _configured(call: Call, changes: dict[str, Any]) -> Answer:
     topic = call.allowed_topic()
     call.change = {"settings": changes}
     await call.service.quotas.configure(call.token, topic)
+    call.check_again()
     return call.answer(await call.queue.configure(topic, **changes))
 
 

@@ -33,6 +33,7 @@ async def put_rows(
     levels_ms: Sequence[int] = ()
     if [row.delay_level for row in rows].count(None) < len(rows):
         levels_ms = (await queue.settings(topic)).delay_levels_ms
+        call.check_again()
     times = Times(queue.clock.now_ms(), levels_ms)
     if len(rows) == 1:
         row = alone(rows[0], bodies[0], times)

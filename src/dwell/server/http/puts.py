@@ -77,7 +77,9 @@ async def _was_done(call: Call) -> bool:
     calling = calling_now()
     if calling is None or not calling.is_again:
         return False
-    return bool((await call.queue.store.outcomes(calling.coming(1))).any())
+    was_done = bool((await call.queue.store.outcomes(calling.coming(1))).any())
+    call.check_again()
+    return was_done
 
 
 def _results(puts: Sequence[Put]) -> list[PutResult]:

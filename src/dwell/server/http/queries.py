@@ -46,6 +46,7 @@ async def take_where(call: Call) -> Answer:
         values.owner(ask.owner),
         most=filters.MOST_LOOKED_AT,
         most_bytes=MAX_BATCH_BYTES,
+        check=call.check_again,
     )
     call.note_taken(page.messages)
     return await page_answer(call, page)
@@ -57,6 +58,8 @@ async def clear(call: Call) -> Answer:
     A request cancels about 100,000 messages at most, and says whether those were all.
     """
     topic = call.allowed_topic()
-    count, is_complete = await search.clear(call.queue.store, topic, most=filters.MOST_LOOKED_AT)
+    count, is_complete = await search.clear(
+        call.queue.store, topic, most=filters.MOST_LOOKED_AT, check=call.check_again
+    )
     call.change = {"cancelled": count, "is_complete": is_complete}
     return call.answer(ClearAnswer(count, is_complete))

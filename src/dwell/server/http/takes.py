@@ -270,11 +270,11 @@ async def _done(
             _mark_change(call, await call.queue.taken_from(given_receipts(given)))
         return await verb(what, **each)
     receipts = given_receipts(given)
+    codes = await _outcomes(call, len(receipts))
     topics = _of_the_callers(call, await call.queue.taken_from(receipts))
     _mark_change(call, topics)
     # A receipt that is not good now could be by the time of the verb, and another's: it is stale,
     # unless this request has done it before.
-    codes = await _outcomes(call, len(receipts))
     good = np.array([topic is not None for topic in topics], np.bool_) & (codes == 0)
     codes[(codes == 0) & ~good] = Result.STALE
     if good.any():
