@@ -189,6 +189,22 @@ async def test_what_changes_nothing_of_others_is_no_change(tmp_path):
         assert logs.of("audit") == []
 
 
+async def test_a_change_of_a_schedule_names_the_topics_before_and_after(tmp_path):
+    async with logging(tmp_path) as (ask, _caller, logs):
+        schedule = {"topic": "t", "body": "x", "every": "1h"}
+        await ask("root", "PUT", "/v1/schedules/n", schedule)
+        for change in ({"priority": 1}, {"topic": "u"}, {"topic": "u"}):
+            await ask("root", "PATCH", "/v1/schedules/n", change)
+        await until_async(lambda: len(logs.of("audit")) == 4)
+        topics = [(line["topics"], line["result"]) for line in logs.of("audit")]
+        assert topics == [
+            (["t"], "created"),
+            (["t"], "replaced"),
+            (["t", "u"], "replaced"),
+            (["u"], "kept"),
+        ]
+
+
 async def test_what_is_done_to_the_messages_that_are_schedules_is_a_line(tmp_path):
     async with logging(tmp_path) as (ask, _caller, logs):
         topic = "dwell:schedules"

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from dwell.clock import RealClock
+from dwell.queue.schedules import changing
 from dwell.server.http import putrows
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.scope import Scope
@@ -257,6 +258,64 @@ async def test_a_right_that_ends_while_the_quota_is_looked_up_ends_the_change(
         assert status == (200 if name == "command" else revoked.ways[way])
         assert name != "command" or '"success":false' in text
         assert await _state(queue) == before
+
+
+#: What waits for others that fire or change a schedule.
+SCHEDULES = {
+    "put": ("PUT", "/v1/schedules/old", _CRON),
+    "change": ("PATCH", "/v1/schedules/old", {"body": "new"}),
+    "remove": ("DELETE", "/v1/schedules/old", None),
+    "pause": ("POST", "/v1/schedules/old/pause", None),
+    "resume": ("POST", "/v1/schedules/old/resume", None),
+}
+
+
+@WAYS
+@pytest.mark.parametrize("name", SCHEDULES)
+async def test_a_change_of_a_schedule_that_waited_for_others_changes_nothing(
+    tmp_path, monkeypatch, name, way
+):
+    async with revoking(tmp_path) as (revoked, server, ask):
+        queue, looks = server.queue, []
+        await queue.schedules.put("old", "t.a", b"old", every="1h")
+        if name == "resume":
+            await queue.schedules.pause("old")
+        before = await _state(queue)
+        await queue.reschedule("dwell:schedules", "old", delay=0)
+        held = await queue.take("dwell:schedules")
+        step = "cancel" if name == "remove" else "get"
+        look = getattr(MemoryStore, step)
+
+        async def looked(*given, **more):
+            looks.append(given)
+            return await look(*given, **more)
+
+        monkeypatch.setattr(MemoryStore, step, looked)
+        waiting = asyncio.ensure_future(ask(*SCHEDULES[name]))
+        await until_async(lambda: len(looks) > 3)
+        revoked.revoke(way)
+        await queue.release(held, delay="1h", counted=False)
+        assert (await waiting)[0] == revoked.ways[way]
+        assert (await _state(queue))[1:] == before[1:]
+
+
+@WAYS
+@pytest.mark.parametrize("name", ["put schedule", "change schedule"])
+async def test_a_right_that_ends_while_a_schedule_is_reckoned_ends_its_change(
+    tmp_path, monkeypatch, name, way
+):
+    async with revoking(tmp_path) as (revoked, server, ask):
+        await server.queue.schedules.put("old", "t.a", b"old", every="1h")
+        before, first_after = await _state(server.queue), changing.first_after
+
+        async def reckoned(*given):
+            revoked.revoke(way)
+            return await first_after(*given)
+
+        # This is the last step before the schedule is stored.
+        monkeypatch.setattr(changing, "first_after", reckoned)
+        assert (await ask(*COUNTED[name]))[0] == revoked.ways[way]
+        assert await _state(server.queue) == before
 
 
 @WAYS

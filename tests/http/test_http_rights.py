@@ -11,6 +11,7 @@ from dwell.server.http.app import _DOCUMENTS
 from dwell.server.http.console import CONSOLE
 from dwell.server.http.scope import Scope
 from dwell.server.tokens import ANY, Right, Tokens, hash_of
+from dwell.store.memory import MemoryStore
 from tests.http.test_http_api import calling
 from tests.waiting import until_async
 
@@ -39,6 +40,13 @@ DENIED = (401, 403)
 @contextlib.asynccontextmanager
 async def asking(folder, grants):
     """Give a function that asks an endpoint as somebody, and returns the status."""
+    async with calling_as(folder, grants) as (ask, _):
+        yield ask
+
+
+@contextlib.asynccontextmanager
+async def calling_as(folder, grants):
+    """Give the same, and what it calls."""
     path = folder / "tokens.toml"
     path.write_text(
         "\n".join(
@@ -62,7 +70,7 @@ async def asking(folder, grants):
             ) as answer:
                 return answer.status
 
-        yield ask
+        yield ask, caller
 
 
 def grants_of(prefix):
@@ -113,6 +121,57 @@ async def test_what_needs_two_rights_needs_both(tmp_path, endpoint):
     async with asking(tmp_path, grants) as ask:
         statuses = [await ask(name, endpoint) for name in grants]
         assert [status in DENIED for status in statuses] == [False, True, True]
+
+
+_LIMITED = {
+    "limited": 'put = ["t."]\nadmin = ["dwell:schedules"]',
+    "owner": 'put = [""]\nadmin = [""]',
+}
+_CHANGE = next(e for e in ENDPOINTS if e.name == "change_schedule")
+
+
+@pytest.mark.parametrize("look", range(3))
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("change", [{"body": "EVIL"}, {"body": "EVIL", "topic": "t.a"}])
+async def test_a_change_needs_the_right_to_what_the_schedule_is_by_then(
+    tmp_path, monkeypatch, look, is_there, change
+):
+    """Its owner moves the schedule to another topic after one of the looks of the change."""
+    async with calling_as(tmp_path, _LIMITED) as (ask, caller):
+        schedules, get, looks = caller.server.queue.schedules, MemoryStore.get, 0
+        if not is_there:
+            await schedules.remove("n")
+
+        async def got(*given):
+            nonlocal looks
+            found = await get(*given)
+            looks += 1
+            if looks == look + 1:
+                await schedules.put("n", "b.t", b"good", every="1h")
+            return found
+
+        monkeypatch.setattr(MemoryStore, "get", got)
+        status = await ask("limited", _CHANGE, bodies={"change_schedule": change})
+        monkeypatch.undo()
+        assert status == 403 or not is_there
+        # Where nothing was there at two looks, there was nothing to change.
+        assert looks > look or (status, look, is_there) == (200, 2, False)
+        if looks > look:
+            found = (await schedules.get("n")).schedule
+            assert (found.topic, found.body) == ("b.t", b"good")
+
+
+async def test_a_change_needs_the_right_to_the_topic_before_and_after(tmp_path):
+    async with calling_as(tmp_path, _LIMITED) as (ask, caller):
+
+        def change(**words):
+            return ask("limited", _CHANGE, bodies={"change_schedule": words})
+
+        assert await change(topic="t.b") == 200
+        assert await change(topic="b.t") == 403
+        await caller.server.queue.schedules.change("n", topic="b.t")
+        assert await change(topic="t.a") == 403
+        assert await change(body="x") == 403
 
 
 def test_the_scope_is_the_topic_where_the_path_has_one():

@@ -41,6 +41,14 @@ _PATIENCE_S, _AGAIN_S = 30.0, 0.02
 #: What a schedule becomes, given what it is; None leaves it as it is.
 Changed = Callable[[Schedule | None], Schedule | None]
 
+#: What may refuse a change by raising an error, given the schedule that is there, and the new one.
+#: Either may be None: nothing is there or nobody can read it, and nothing takes its place.
+Check = Callable[[Schedule | None, Schedule | None], None]
+
+
+def unchecked(old: Schedule | None, new: Schedule | None) -> None:
+    """Refuse nothing."""
+
 
 class _Seen(NamedTuple):
     """A schedule as it was found: its message and the version of that, one number in an array.
@@ -53,10 +61,14 @@ class _Seen(NamedTuple):
 
 
 class Changing:
-    """Changes the schedules of one queue."""
+    """Changes the schedules of one queue.
 
-    def __init__(self, queue: Carrier) -> None:
+    ``check`` is called with what was found before each change, and is the last step before it.
+    """
+
+    def __init__(self, queue: Carrier, check: Check = unchecked) -> None:
         self._queue = queue
+        self._check = check
 
     async def put(
         self,
@@ -90,6 +102,7 @@ class Changing:
 
         async def removed() -> Result:
             if may is None:
+                self._check(None, None)
                 return await self._queue.cancel(TOPIC, name)
             seen = await self._see(name)
             if seen is None:
@@ -98,6 +111,7 @@ class Changing:
                 return seen
             if not await may():
                 return Result.KEPT
+            self._check(_readable(seen.message), None)
             answer = await self._queue.store.cancel(TOPIC, [name.encode()], seen.version)
             return _or_again(results_of(answer)[0])
 
@@ -132,6 +146,8 @@ class Changing:
         new = changed(old)
         if new is None:
             return Result.UNKNOWN
+        # Whether it is the same is not for everybody.
+        self._check(old, new)
         if old is not None:
             # The new message does not tell by itself what the old one had fired.
             last_ms = fired_ms(message) or old.last_ms
@@ -139,11 +155,13 @@ class Changing:
         if old == new and message.state is not State.DEAD and not anew:
             return Result.KEPT
         puts = await self._puts(new, await self._since_ms(message, old))
+        self._check(old, new)
         (done,) = await self._queue.store.put(with_columns(puts, versions=seen.version), "replace")
         return _or_again(done.result)
 
     async def _put_new(self, schedule: Schedule) -> Result:
         puts = await self._puts(schedule, self._queue.clock.now_ms())
+        self._check(None, schedule)
         try:
             (done,) = await self._queue.store.put(puts, "error")
         except IdExists:
@@ -157,6 +175,7 @@ class Changing:
         """Put a schedule in the place of one that the disk has damaged, if this says all of it."""
         if new is None:
             raise damage
+        self._check(None, new)
         if await self._queue.cancel(TOPIC, name) is Result.LEASED:
             return Result.LEASED
         _log.warning("schedule %s: put again from now on, as it was damaged: %s", name, damage)

@@ -16,7 +16,7 @@ from dwell.given import values
 from dwell.given.values import Delay, Due
 from dwell.message import DEFAULT_PRIORITY, Result, State
 from dwell.queue.carrier import Carrier
-from dwell.queue.schedules.changing import Changing, first_after
+from dwell.queue.schedules.changing import Changing, Check, first_after, unchecked
 from dwell.queue.schedules.firer import Firer
 from dwell.queue.schedules.schedule import TOPIC, Planned, planned
 from dwell.queue.schedules.words import changed, made
@@ -31,12 +31,12 @@ class Schedules:
     """What a queue puts again and again: ``queue.schedules``.
 
     They fire wherever a server or a worker runs, or :meth:`fire` does; however many those are, each
-    moment is one message, with the id ``NAME@TIME``.
+    moment is one message, with the id ``NAME@TIME``. ``check`` may refuse changes.
     """
 
-    def __init__(self, queue: Carrier) -> None:
+    def __init__(self, queue: Carrier, check: Check = unchecked) -> None:
         self._queue = queue
-        self._changing = Changing(queue)
+        self._changing = Changing(queue, check)
 
     async def put(
         self,

@@ -4,7 +4,7 @@ They are the server's own, not a topic's: to change them takes the admin right o
 they are kept, and the right to put into the topic that they name.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from dwell.errors import InvalidSchedule, StoreDamaged
 from dwell.given import values
 from dwell.message import Result
 from dwell.queue.schedules.schedule import TOPIC, Planned, Schedule, planned
+from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.schedules.words import changed, made
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
@@ -59,19 +60,21 @@ async def put_schedule(call: Call) -> Answer:
     body = body_of(Line(body=ask.body, body_base64=ask.body_base64))
     await _check_room(call, ask.topic)
     words |= spans
+    schedules = _checked(call, lambda old, new: [new])
     new = None
     if call.service.quotas.has(call.token):
         new = made(name, ask.topic, body, words, call.queue.clock.now_ms())
-    put = partial(call.queue.schedules.put, name, ask.topic, body, **words)
+    put = partial(schedules.put, name, ask.topic, body, **words)
     return await _kept(call, new, put)
 
 
 async def change_schedule(call: Call) -> Answer:
     """Change what the body names of a schedule: replaced, kept as it was the same, or unknown."""
     name, ask = _name(call), request_of(call, ScheduleChange)
+    schedules = _checked(call, lambda old, new: [old, new])
     topics = [] if ask.topic is UNSET else [ask.topic]
-    if (found := await call.queue.schedules.get(name)) is not None:
-        topics = topics or [found.schedule.topic]
+    if (found := await schedules.get(name)) is not None:
+        topics.append(found.schedule.topic)
     if topics:
         _allow_also(call, topics)
     if ask.topic is not UNSET:
@@ -89,7 +92,7 @@ async def change_schedule(call: Call) -> Answer:
     new = None
     if found is not None and call.service.quotas.has(call.token):
         new = changed(found.schedule, words, call.queue.clock.now_ms())
-    return await _kept(call, new, partial(call.queue.schedules.change, name, **words))
+    return await _kept(call, new, partial(schedules.change, name, **words))
 
 
 async def get_schedule(call: Call) -> Answer:
@@ -120,17 +123,17 @@ async def list_schedules(call: Call) -> Answer:
 
 async def remove_schedule(call: Call) -> Answer:
     """Take a schedule away: cancelled or unknown. What it has put stays."""
-    return _said(call, await call.queue.schedules.remove(_name(call)))
+    return _said(call, await _checked(call).remove(_name(call)))
 
 
 async def pause_schedule(call: Call) -> Answer:
     """Let a schedule fire no more: replaced, kept when it was paused, or unknown."""
-    return _said(call, await call.queue.schedules.pause(_name(call)))
+    return _said(call, await _checked(call).pause(_name(call)))
 
 
 async def resume_schedule(call: Call) -> Answer:
     """Let a schedule fire again, from now on: replaced, kept or unknown."""
-    return _said(call, await call.queue.schedules.resume(_name(call)))
+    return _said(call, await _checked(call).resume(_name(call)))
 
 
 async def run_schedule(call: Call) -> Answer:
@@ -164,11 +167,34 @@ async def _existing(call: Call) -> Planned:
     return found
 
 
-def _allow_also(call: Call, topics: list[str]) -> None:
+def _checked(
+    call: Call,
+    concerned: Callable[[Schedule | None, Schedule | None], Sequence[Schedule | None]] = (
+        lambda old, new: ()
+    ),
+) -> Schedules:
+    """Return the schedules of the queue, which ask for the caller's rights as they are changed.
+
+    A schedule may be another than at the first look, and a change may wait for long. ``concerned``
+    returns those, of the schedule that is there and the new one, into whose topics the caller has
+    to have the right to put.
+    """
+
+    def check(old: Schedule | None, new: Schedule | None) -> None:
+        call.authorize()
+        topics = [one.topic for one in concerned(old, new) if one is not None]
+        if topics:
+            _allow_also(call, topics)
+
+    return Schedules(call.queue, check)
+
+
+def _allow_also(call: Call, topics: Sequence[str]) -> None:
     """Refuse a caller who may not put into the topics that a schedule puts into."""
     assert call.endpoint.also is not None
-    call.allow(list(map(values.topic, topics)), call.endpoint.also)
+    topics = list(dict.fromkeys(map(values.topic, topics)))
     call.change = {"topics": topics}
+    call.allow(topics, call.endpoint.also)
 
 
 async def _check_room(call: Call, topic: str) -> None:
