@@ -230,6 +230,21 @@ async def test_bodies_of_schedules_have_the_quota(tmp_path):
         assert len(found) == 3
 
 
+async def test_a_run_of_a_schedule_counts_headers_key_and_id(tmp_path):
+    async with tenants(tmp_path, "stored_bytes = 100000") as (ask, server):
+        headers = {str(n): "x" * 1000 for n in range(12)}
+        await server.queue.schedules.put(
+            "n", "a.t", "x", every="1h", headers=headers, key="k" * 200
+        )
+        status, answer = 200, {}
+        # Two runs within a millisecond are one message.
+        while status == 200:
+            status, answer = await ask("a", "/v1/schedules/n/run")
+        assert (status, answer["detail"][:18]) == (507, "quota stored_bytes")
+        stored = await server.queue.store.stored_bytes()
+        assert 80_000 < stored["a.t"] <= 100_000
+
+
 async def test_a_schedule_that_is_replaced_counts_by_what_it_grows(tmp_path):
     async with tenants(tmp_path, "stored_bytes = 100000") as (ask, server):
         schedule = {"topic": "a.t", "body": "x" * 45_000, "every": "1h"}

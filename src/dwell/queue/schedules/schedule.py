@@ -114,6 +114,10 @@ class Schedule(
             headers=headers,
         )
 
+    def row_now(self, now_ms: int) -> Row:
+        """Return what is put when somebody runs it by hand: due now, without jitter."""
+        return msgspec.structs.replace(self, jitter_ms=0).row(now_ms, now_ms)
+
 
 _times = lru_cache(maxsize=2048)(times_of)
 

@@ -158,9 +158,8 @@ class Schedules:
         InvalidSchedule when there is none of that name.
         """
         found = name if isinstance(name, Planned) else await self._existing(name)
-        schedule, now_ms = found.schedule, self._queue.clock.now_ms()
-        row = replace(schedule, jitter_ms=0).row(now_ms, now_ms)
-        (put,) = await self._queue.put_rows(schedule.topic, [row])
+        row = found.schedule.row_now(self._queue.clock.now_ms())
+        (put,) = await self._queue.put_rows(found.schedule.topic, [row])
         return put
 
     async def remove(self, name: str) -> Result:

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import UNSET
 
 from dwell.batch.blobs import sizes_of
+from dwell.batch.puts import Puts
 from dwell.errors import InvalidSchedule, StoreDamaged
 from dwell.given import values
 from dwell.message import Result
@@ -145,8 +146,10 @@ async def run_schedule(call: Call) -> Answer:
     topic = found.schedule.topic
     _allow_also(call, [topic])
     call.service.check_puts()
-    async with call.room(topic, 1, len(found.schedule.body)) as room:
-        put = await call.queue.schedules.run(found)
+    row = found.schedule.row_now(call.queue.clock.now_ms())
+    # Its key, headers and id are stored, too.
+    async with call.room(topic, 1, Puts.of_rows(topic, [row]).size_bytes) as room:
+        (put,) = await call.queue.put_rows(topic, [row])
         if room is not None:
             room.done(np.array([put.result], np.uint8))
     call.change = {**call.change, "id": put.id, "result": str(put.result)}
