@@ -2,6 +2,8 @@
 
 import pytest
 
+from dwell.queue.schedules import TOPIC
+
 PUT = ("schedule", "put", "report", "jobs", "daily")
 
 
@@ -27,6 +29,17 @@ def test_a_schedule_is_shown_as_people_give_it(cli):
     assert (fields["every"], fields["ttl"], fields["last"]) == ("1h30m", "2h", "never")
     runs = [line.split()[1] for line in shown if line.startswith("next ")]
     assert runs == [f"2096-01-01T0{time}:00+00:00" for time in ("0:00", "1:30", "3:00")]
+
+
+def test_a_dead_schedule_shows_its_reason_and_no_next_runs(cli):
+    cli.run(*PUT, "--every", "1h")
+    with cli.queue() as queue:
+        queue.reschedule(TOPIC, "report", delay=0)
+        queue.bury(queue.take(TOPIC), "not reckoned")
+    done = cli.run("schedule", "next", "report")
+    assert (done.stdout, done.stderr.count("dead (not reckoned), so nothing comes next")) == ("", 1)
+    shown = cli.out("schedule", "show", "report")
+    assert not [line for line in shown if line.startswith("next ")]
 
 
 @pytest.mark.parametrize(

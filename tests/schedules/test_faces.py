@@ -44,6 +44,17 @@ async def test_the_life_of_a_schedule_over_http():
             assert caller.status == 404
 
 
+async def test_a_dead_schedule_has_no_runs_over_http():
+    async with calling() as caller:
+        queue = caller.server.queue
+        await queue.schedules.put("report", "jobs", b"x", every="1h")
+        await queue.reschedule(TOPIC, "report", delay=0)
+        await queue.bury(await queue.take(TOPIC), "not reckoned")
+        found = await caller.get("/v1/schedules/report?runs=2")
+        assert (found["state"], found["problem"]) == ("dead", "not reckoned")
+        assert not found.get("runs")
+
+
 async def test_a_change_over_http_leaves_what_it_does_not_name():
     async with calling() as caller:
         path = "/v1/schedules/report"

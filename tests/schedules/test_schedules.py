@@ -369,6 +369,18 @@ async def test_next_runs_are_in_the_zone_of_the_schedule():
             await queue.schedules.next("other")
 
 
+async def test_a_dead_schedule_has_no_next_runs_until_it_is_changed():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1h")
+        clock.advance(3_600_000)
+        await queue.bury(await queue.take(TOPIC), "not reckoned within 20 s")
+        found = await queue.schedules.get("s")
+        assert (found.state, found.next_ms) == (State.DEAD, None)
+        assert await queue.schedules.next("s", 2) == []
+        await queue.schedules.change("s", every="2h")
+        assert len(await queue.schedules.next("s", 2)) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [

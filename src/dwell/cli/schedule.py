@@ -240,8 +240,9 @@ def _show(session: Session, name: str, count: int) -> None:
         asked = count or (0 if session.out.json else _SHOWN_RUNS)
         runs = [run.isoformat() for run in queue.schedules.next(name, asked)] if asked else []
     if count:
-        if found.schedule.paused:
-            session.out.note(f"{printable(name)} is paused, so nothing comes next")
+        if found.next_ms is None:
+            why = "paused" if found.problem is None else f"dead ({found.problem})"
+            session.out.note(f"{printable(name)} is {printable(why)}, so nothing comes next")
         for run in runs:
             session.out.object({"run": run}) if session.out.json else session.out.line(run)
     elif session.out.json:

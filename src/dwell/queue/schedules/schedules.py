@@ -128,19 +128,20 @@ class Schedules:
                     seen.add(message.id)
 
     async def next(self, name: str, count: int = 5) -> list[datetime]:
-        """Return when a schedule fires next, in its zone; empty while it is paused.
+        """Return when a schedule fires next, in its zone; empty while it is paused or dead.
 
         Raises InvalidSchedule if no schedule has that name.
         """
-        schedule = (await self._existing(name)).schedule
-        if schedule.paused:
+        found = await self._existing(name)
+        if found.next_ms is None:
             return []
+        schedule = found.schedule
         now_ms, most, zone = self._queue.clock.now_ms(), values.limit(count, "count"), schedule.zone
 
-        def found() -> list[int]:
+        def following() -> list[int]:
             return list(islice(schedule.times.following(now_ms), most))
 
-        moments = await asyncio.to_thread(found)
+        moments = await asyncio.to_thread(following)
         return [from_ms(ms).astimezone(zone_of(zone)) for ms in moments]
 
     async def pause(self, name: str) -> Result:
