@@ -9,7 +9,7 @@ from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.dead import DeadLetters
 from dwell.relay.house import QueueSink
 from dwell.relay.intake import Intake
-from dwell.relay.record import Record
+from dwell.relay.record import Record, Refusal
 from dwell.relay.relay import Plan, Relay
 from dwell.relay.rules import Rules
 from dwell.relay.tally import Tally
@@ -115,6 +115,36 @@ async def test_letters_that_are_too_many_for_one_batch_keep_their_bodies():
         assert [found[f"r{at}"].body for at in range(20)] == bodies
         assert found["many"].body == b"body"
         assert found["many"].headers["dwell-reason"] == "too many headers"
+
+
+async def test_letters_that_their_topic_drops_are_counted_and_told_once(caplog):
+    async with Queue(MemoryStore(RealClock())) as queue:
+        await queue.configure("dead", max_pending=2, on_full="drop")
+        sink, tally = QueueSink(queue), Tally()
+        dead = DeadLetters(sink, "dead", sink, tally)
+        for at in range(3):
+            names = [f"in-{at}-{one}" for one in range(3)]
+            letters = [(Record("in", name, b"body", origin=name), "no due") for name in names]
+            # It is asked for, so the source goes on, and the relay is ready.
+            assert not await dead.send(letters)
+        assert list((await queue.take("dead", 9)).ids) == ["in-0-0", "in-0-1"]
+        assert (tally.dropped, tally.trouble) == (7, {})
+        (line,) = [one for one in caplog.messages if "dropped" in one]
+        assert line.endswith(
+            "in-0-2 (no due): topic 'dead' is full and drops more, as its on_full says"
+        )
+
+
+async def test_letters_that_nothing_takes_are_counted():
+    class Never:
+        async def send(self, records):
+            return [Refusal("too large", is_final=True)] * len(records)
+
+    tally = Tally()
+    assert not await DeadLetters(Never(), "dead", Never(), tally).send(
+        [(Record("in", "1", b""), "x")]
+    )
+    assert tally.dropped == 1
 
 
 class Away:

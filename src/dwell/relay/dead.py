@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from dwell.relay.contract import BrokerUnreachable, Sink
 from dwell.relay.envelope import FROM
-from dwell.relay.record import Record
+from dwell.relay.record import Record, Refusal
 from dwell.relay.tally import Tally
 
 _log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ class DeadLetters:
         self._sink = sink
         self._tally = tally
         self._last = last
+        self._told = set[str]()
         self.topic = topic
 
     def letter(self, record: Record, reason: str) -> Record:
@@ -47,7 +48,8 @@ class DeadLetters:
     async def send(self, dead: Sequence[tuple[Record, str]]) -> list[Record]:
         """Send letters of records; return the records whose letters cannot be kept now.
 
-        A letter that is refused for good is kept by the last sink, at the least its reason.
+        A letter that is refused for good is kept by the last sink, at the least its reason. One
+        that its topic is set to drop is lost, and counted.
         """
         letters = [(record, self.letter(record, reason)) for record, reason in dead]
         refused, left = await self._try(self._sink, letters)
@@ -56,6 +58,7 @@ class DeadLetters:
                 self._last, [(record, shorter(letter)) for record, letter in refused]
             )
             left += more
+        self._tally.dropped += len(refused)
         for record, letter in refused:
             reason = (letter.headers[0][1] or b"").decode()
             _log.error(
@@ -78,7 +81,22 @@ class DeadLetters:
         left = [record for (record, _), why in told if not why.is_final]
         if left:
             self._note(len(left), next(why.reason for _, why in told if not why.is_final))
-        return [pair for pair, why in told if why.is_final], left
+        self._note_dropped([(pair, why) for pair, why in told if why.is_dropped])
+        return [pair for pair, why in told if why.is_final and not why.is_dropped], left
+
+    def _note_dropped(self, dropped: Sequence[tuple[_Pair, Refusal]]) -> None:
+        """Count letters that their topic is set to drop; each reason is logged once."""
+        self._tally.dropped += len(dropped)
+        for (record, letter), why in dropped:
+            if why.reason not in self._told:
+                self._told.add(why.reason)
+                reason = dict(letter.headers)[REASON] or b""
+                _log.warning(
+                    "dead letters are dropped, the first of %s (%s): %s",
+                    record.origin,
+                    reason.decode(),
+                    why.reason,
+                )
 
     def _note(self, count: int, reason: str) -> None:
         if self._tally.is_news(_WHO, reason):

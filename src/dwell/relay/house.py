@@ -8,6 +8,7 @@ from dwell.batch.puts import Row
 from dwell.errors import DwellError, InvalidInput, TopicFull
 from dwell.given import values
 from dwell.given.rows import row_of
+from dwell.message import Result
 from dwell.queue import Queue
 from dwell.relay import envelope
 from dwell.relay.contract import BrokerUnreachable
@@ -65,7 +66,7 @@ class QueueSink:
         Once one has no room, neither has what follows it.
         """
         try:
-            await self._queue.put_rows(values.topic(topic), rows)
+            puts = await self._queue.put_rows(values.topic(topic), rows)
         except (InvalidInput, TopicFull) as error:
             half = len(rows) // 2
             if not half:
@@ -80,6 +81,15 @@ class QueueSink:
             await self._put_rows(topic, rows[half:], places[half:], refused)
         except DwellError as error:
             raise BrokerUnreachable(f"dwell: {error}") from None
+        else:
+            dropped = Refusal(
+                f"topic {topic!r} is full and drops more, as its on_full says",
+                is_final=True,
+                is_dropped=True,
+            )
+            for at, put in zip(places, puts, strict=True):
+                if put.result is Result.DROPPED:
+                    refused[at] = dropped
 
     async def close(self) -> None:
         """Do nothing: whoever opened the queue closes it."""

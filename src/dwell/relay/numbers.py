@@ -36,6 +36,7 @@ class Numbers(Collector):
         for by in ("source", "sink"):
             dead.add_metric([by], tally.dead[by])
         yield dead
+        yield _counter("dropped", "Dead letters that are kept nowhere.", tally.dropped)
         yield GaugeMetricFamily("dwell_relay_lanes", "Lanes that are this relay's.", tally.lanes)
         yield _late(tally)
 

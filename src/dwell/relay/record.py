@@ -36,10 +36,12 @@ class Refusal(NamedTuple):
     """Why a sink does not have a record; ``is_final`` when it never will.
 
     ``is_shared`` says that the broker refused it together with others, and may mean one of those,
-    ``is_of_target`` that what goes elsewhere may be taken meanwhile.
+    ``is_of_target`` that what goes elsewhere may be taken meanwhile. ``is_dropped`` says that the
+    target is set to drop it, so nothing is to be done about it.
     """
 
     reason: str
     is_final: bool
     is_shared: bool = False
     is_of_target: bool = False
+    is_dropped: bool = False

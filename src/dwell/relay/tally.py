@@ -28,6 +28,8 @@ class Tally:
     lost: int = 0
     #: Records that went to the dead letters, by what refused them.
     dead: Counter[str] = field(default_factory=Counter)
+    #: Dead letters that are kept nowhere: their topic drops them, or nothing takes them.
+    dropped: int = 0
     late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
     late_ms: int = 0
     lanes: int = 0
