@@ -101,6 +101,18 @@ def _column_name() -> bytes:
     return _stream(pa.record_batch([pa.array([1])], names=["\x01" * (30 << 20)]))
 
 
+def _wide() -> bytes:
+    """Return thousands of columns of nulls in hundreds of record batches, each of some objects."""
+    names = [str(n) for n in range(8_000)]
+    batch = pa.record_batch([pa.nulls(1)] * len(names), names=names)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        for _ in range(250):
+            writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
 async def header_rows(target: Target) -> str:
     """Put four thousand messages with 256 headers each, and list them as Arrow."""
     headers = {f"{n:03}": "v" for n in range(256)}
@@ -136,6 +148,7 @@ ATTACKS = (
     _attack("too many rows in Arrow", _arrow_rows, _ARROW),
     _attack("an Arrow compression bomb", partial(_bomb, "ARROW:experimental_compression"), _ARROW),
     _attack("the same, spelled otherwise", partial(_bomb, "arrow:Body_COMPRESSION"), _ARROW),
+    _attack("thousands of columns of Arrow in hundreds of parts", _wide, _ARROW),
     _attack("millions of headers", _headers),
     _attack("a body nested two million deep", _deep),
     _attack("millions of receipts", _receipts, _MSGPACK, "/v1/ack"),

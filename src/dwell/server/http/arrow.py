@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,22 +39,12 @@ _WHEN = ("due", "delay", "delay_level")
 async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer:
     """Put the rows of an Arrow stream: all of them or none."""
     await loaded()
-    table = Table(memoryview(data))
-    if "body" not in table.names:
-        raise InvalidInput(
-            f"arrow: got columns {values.shown(table.names)}, expected one named body"
-        )
-    words: dict[str, Any] = {}
-    for name in table.names:
-        if name == "body":
-            continue
-        word = _WORDS.get(name) or _MS.get(name)
-        if word is None or word in words:
-            allowed = ", ".join(["body", *_WORDS, *_MS])
-            raise InvalidInput(
-                f"arrow: got column {values.shown(name)}, expected one each of {allowed}"
-            )
-        words[word] = _values(await table.column(name), name)
+    table = Table(memoryview(data), check_names)
+    words: Any = {
+        _word(name): _values(await table.column(name), name)
+        for name in table.names
+        if name != "body"
+    }
     _check_when(words)
     given = await table.column("body")
     if None in given:
@@ -65,6 +56,26 @@ async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer
     levels_ms = (await call.queue.settings(topic)).delay_levels_ms if "delay_level" in words else ()
     puts = puts_of(topic, bodies, call.queue.clock.now_ms(), levels_ms, **words)
     return await call.put_puts(puts, on_conflict)
+
+
+def _word(name: str) -> str | None:
+    """Return the word of the queue for a column."""
+    return _WORDS.get(name) or _MS.get(name)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse columns that are no part of a put, or say the same as others."""
+    if "body" not in names:
+        raise InvalidInput(f"arrow: got columns {values.shown(names)}, expected one named body")
+    words = set[str]()
+    for name in names:
+        word = "body" if name == "body" else _word(name)
+        if word is None or word in words:
+            allowed = ", ".join(["body", *_WORDS, *_MS])
+            raise InvalidInput(
+                f"arrow: got column {values.shown(name)}, expected one each of {allowed}"
+            )
+        words.add(word)
 
 
 def _check_when(words: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -63,42 +63,44 @@ def _load() -> None:
 
 
 class Table:
-    """The columns of a stream; raises InvalidInput for what is broken and for what is too large."""
+    """The columns of a stream; raises InvalidInput for what is broken and for what is too large.
 
-    def __init__(self, data: bytes | memoryview) -> None:
+    ``check`` is told the names of the columns, and raises InvalidInput for those that are not
+    expected. Each record batch costs some objects for every column, so it is asked before any of
+    them is read, and so are the types.
+    """
+
+    def __init__(self, data: bytes | memoryview, check: Callable[[Sequence[str]], None]) -> None:
         pa = self._pa = pyarrow()
         if bytes(data[:6]) == b"ARROW1":
             raise InvalidInput("arrow: got a file, expected a stream (IPC streaming format)")
         try:
             _refuse_compressed(pa, data)
             with pa.ipc.open_stream(data) as reader:
+                self.names: list[str] = reader.schema.names
+                self._check_schema(reader.schema, check)
                 self._table = reader.read_all()
             self._table.validate(full=True)
-            self.names: list[str] = self._table.column_names
         except (pa.ArrowException, OSError, ValueError) as error:
             if isinstance(error, InvalidInput):
                 raise
             raise InvalidInput(f"arrow: {str(error)[:MOST_DETAIL_CHARS]}") from None
         columns.check_count(len(self._table), "arrow")
+
+    def _check_schema(self, schema: Any, check: Callable[[Sequence[str]], None]) -> None:
         if len(set(self.names)) != len(self.names):
             raise InvalidInput(
                 f"arrow: got columns {values.shown(self.names)}, expected each name once"
             )
+        check(self.names)
+        for field in schema:
+            _check_field(self._pa, field)
 
     async def column(self, name: str) -> Any:
         """Return a column as an array of whole numbers, or as a list."""
         pa, column, shown = self._pa, self._table.column(name), values.shown(name)
-        extension = (self._table.schema.field(name).metadata or {}).get(_EXTENSION)
-        if extension is not None:
-            named = values.shown(extension.decode(errors="replace"))
-            raise InvalidInput(
-                f"arrow: column {shown} is of the extension type {named}, expected {_FORMS}"
-            )
         if isinstance(column.type, pa.JsonType):
             column = column.cast(column.type.storage_type)
-        if not _is_plain(pa, column.type):
-            kind = str(column.type)[:200]
-            raise InvalidInput(f"arrow: column {shown} is {kind}, expected {_FORMS}")
         size_bytes = sum(_unpacked_bytes(self._pa, chunk) for chunk in column.chunks)
         if size_bytes > MAX_BATCH_BYTES:
             raise BatchTooLarge(
@@ -117,6 +119,21 @@ class Table:
             return found
         except _UNREADABLE:
             raise _refusal(pa, column, name) from None
+
+
+def _check_field(pa: Any, field: Any) -> None:
+    """Refuse a column whose values are not single ones, or headers; raises InvalidInput."""
+    kind, shown = field.type, values.shown(field.name)
+    extension = (field.metadata or {}).get(_EXTENSION)
+    if extension is not None:
+        named = values.shown(extension.decode(errors="replace"))
+        raise InvalidInput(
+            f"arrow: column {shown} is of the extension type {named}, expected {_FORMS}"
+        )
+    if isinstance(kind, pa.JsonType):
+        kind = kind.storage_type
+    if not _is_plain(pa, kind):
+        raise InvalidInput(f"arrow: column {shown} is {str(kind)[:200]}, expected {_FORMS}")
 
 
 #: What is raised for a value that Python cannot say; PyArrow's errors are of these classes, too.
