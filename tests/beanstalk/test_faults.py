@@ -274,6 +274,21 @@ def test_a_client_that_never_reads_its_replies(served, command):
         until(lambda: counts(served).ready == 100)
 
 
+def test_what_came_behind_a_reserve_is_counted_until_it_is_done():
+    with Served() as served, Line(served.number) as line:
+        unparsed = served.service.unparsed
+        line.send(b"reserve-with-timeout 60\r\n" + b"stats-tube default\r\n" * 1000)
+        until(lambda: 15_000 < unparsed.size_bytes < 40_000)
+        with Line(served.number) as other:
+            other.ask(b"put 0 0 60 1\r\nx\r\n")
+        until(lambda: unparsed.size_bytes == 0)
+        assert line.ask(b"list-tube-used\r\n").startswith(b"RESERVED")
+        line.send(b"reserve-with-timeout 60\r\n" + b"stats-tube default\r\n" * 1000)
+        until(lambda: unparsed.size_bytes)
+        vanish(line)
+        until(lambda: unparsed.size_bytes == 0)
+
+
 # --- the disk ---------------------------------------------------------------------------------
 
 

@@ -340,3 +340,72 @@ async def test_who_hangs_up_as_the_port_stops_breaks_nothing_off(tmp_path):
             for _ in range(turns):
                 await asyncio.sleep(0)
             await port.stop()
+
+
+# --- what is not answered ---------------------------------------------------------------------
+
+HEAD = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-filling: "
+WAIT = request("POST", "/v1/take", {"topics": "t", "wait_ms": 60_000})
+
+
+async def test_heads_that_do_not_end_are_bounded_for_all_connections_together():
+    async with opened() as server:
+        small = await Wire.open(server)
+        await small.send(HEAD + b"x" * 4000)
+        for _ in range(400):
+            await (await Wire.open(server)).send(HEAD + b"x" * 60_000)
+        await until_async(lambda: 200 < len(server.port.connections) < 280)
+        assert 10_000_000 < server.service.unparsed.size_bytes < 17_000_000
+        # Those that hold most end first.
+        await small.send(b"\r\n\r\n")
+        assert (await small.answer()).status == 200
+        Wire.close_all()
+        await until_async(lambda: not server.port.connections)
+        assert server.service.unparsed.size_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD + b"x" * 30_000 + b"\r\n\r\n",
+        HEAD.replace(b"x-filling", b"accept") + b"x" * 30_000 + b"\r\n\r\n",
+        PUT + b"authorization: " + b"x" * 30_000 + b"\r\ncontent-length: 2\r\n\r\n{}",
+        request("GET", "/healthz") * 100,
+    ],
+)
+async def test_what_is_answered_is_counted_no_more(data):
+    async with opened() as server:
+        wire = await Wire.open(server)
+        half = len(data) // 2
+        await wire.send(data[:half])
+        if b"x" * 1000 in data:
+            await until_async(lambda: server.service.unparsed.size_bytes > 10_000)
+        await wire.send(data[half:])
+        await wire.answer()
+        await until_async(lambda: server.service.unparsed.size_bytes == 0)
+        assert len(server.port.connections) == 1
+
+
+@pytest.mark.parametrize(
+    ("wait", "more", "counted_bytes"),
+    [
+        (
+            WAIT.replace(b"\r\nhost", b"\r\nauthorization: " + b"x" * 30_000 + b"\r\nhost"),
+            b"",
+            30_000,
+        ),
+        (WAIT.replace(b"\r\nhost", b"\r\nx-some: " + b"x" * 30_000 + b"\r\nhost"), b"", 0),
+        (WAIT, request("GET", "/healthz") * 500, 20_000),
+    ],
+)
+async def test_what_a_request_keeps_as_it_waits_is_counted(wait, more, counted_bytes):
+    async with opened() as server:
+        wire = await Wire.open(server)
+        await wire.send(wait + more)
+        await until_async(lambda: len(server.port.waits))
+        await until_async(
+            lambda: counted_bytes <= server.service.unparsed.size_bytes <= counted_bytes * 2
+        )
+        await server.queue.put("t", "x")
+        assert (await wire.answer()).status == 200
+        await until_async(lambda: server.service.unparsed.size_bytes == 0)

@@ -93,3 +93,16 @@ async def test_small_reads_never_wait():
     for _ in range(1000):
         turns.may_parse(TURN_BYTES)
         assert turns.may_parse(chance.randrange(4_000))
+
+
+async def test_less_is_read_at_a_time_while_much_waits():
+    turns, log = Turns(), []
+    most = len(turns.buffer)
+    assert most == TURN_BYTES
+    connections = [Connection(turns, 1, TURN_BYTES, log) for _ in range(200)]
+    for connection in connections:
+        turns.wait(connection, TURN_BYTES)
+    assert len(turns.buffer) <= TURN_BYTES // 64
+    while len(log) < len(connections):
+        await asyncio.sleep(0)
+    assert len(turns.buffer) == most

@@ -36,6 +36,21 @@ async def half_a_head(target: Target) -> str:
     return f"{_MANY} on the port"
 
 
+async def most_of_a_head(target: Target) -> str:
+    """Send as much of the head of a request as it may have, but for its end."""
+    with many(target.http, _MANY, _HALF_A_HEAD + b"x" * 61_000):
+        await asyncio.sleep(HOLD_S)
+    return f"{_MANY} on the port"
+
+
+async def late_heads(target: Target) -> str:
+    """Connect first, and then send the same on all connections at once."""
+    with many(target.http, _MANY) as socks:
+        await asyncio.gather(*(_sent(sock, _HALF_A_HEAD + b"x" * 61_000) for sock in socks))
+        await asyncio.sleep(HOLD_S)
+    return f"{_MANY} on the port"
+
+
 async def half_a_handshake(target: Target) -> str:
     """Begin a handshake, and do not go on; all have to be gone after its time."""
     with many(target.http, _MANY, _HALF_A_HANDSHAKE) as socks:
@@ -121,6 +136,8 @@ async def _closed(socks: list[socket.socket], seconds: float) -> None:
 ATTACKS = (
     Attack("connections that send nothing", silent),
     Attack("connections with half a head", half_a_head),
+    Attack("connections with most of a head", most_of_a_head),
+    Attack("the same on connections that are there", late_heads),
     Attack("connections with half a TLS handshake", half_a_handshake, has_tls=True),
     Attack("connections until no file is left", all_files, files=_FEW_FILES),
     Attack("the same, TLS that never says hello", all_files, files=_FEW_FILES, has_tls=True),

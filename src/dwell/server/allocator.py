@@ -28,3 +28,10 @@ def keep_memory() -> None:
         if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
             # Each thread would reserve 64 MiB of addresses, and a few take all there are.
             mallopt(_ARENA_MAX, 1)
+
+
+def give_back_memory() -> None:
+    """Give what is free back to the system; does nothing where the C library is not glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -11,6 +11,7 @@ import socket
 import ssl as tls
 from collections.abc import Callable
 
+from dwell.server.allocator import give_back_memory
 from dwell.server.unix import PREFIX, UnixSocket
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,9 @@ _HANDSHAKE_S, _GOODBYE_S = 10.0, 1.0
 _MOST_HANDSHAKES = 400
 #: How long nothing is accepted when the system has no more files or memory.
 _REST_S = 1.0
+#: When so many connections fewer are open than there were, what they had goes back to the system
+#: after some seconds, in which the last of them have ended.
+_FEWER, _GIVE_BACK_S = 1000, 2.0
 #: How often, at most, the log says that connections are refused.
 _LOG_EVERY_S = 10.0
 
@@ -90,6 +94,8 @@ class Listener:
         self._most = most
         self._ssl = ssl
         self._open: set[Connection] = set()
+        # How many there were at most since memory was given back.
+        self._most_open = 0
         # In the order in which they came.
         self._strangers: dict[Connection, None] = {}
         # Connections that are not made yet, the oldest first.
@@ -129,6 +135,9 @@ class Listener:
         """Note that a connection is gone."""
         self._open.discard(connection)
         self._strangers.pop(connection, None)
+        if len(self._open) <= self._most_open - _FEWER:
+            self._most_open = len(self._open)
+            self._loop.call_later(_GIVE_BACK_S, give_back_memory)
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -175,6 +184,7 @@ class Listener:
         sock.setblocking(False)
         protocol = self._make()
         self._open.add(protocol)
+        self._most_open = max(self._most_open, len(self._open))
         task = self._loop.create_task(self._connect(sock, protocol))
         self._tasks[task] = sock
         task.add_done_callback(lambda done: self._tasks.pop(done, None))

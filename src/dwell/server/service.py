@@ -17,6 +17,7 @@ from dwell.server.quotas import Quotas
 from dwell.server.shares import Share
 from dwell.server.tokens import Tokens
 from dwell.server.turns import Turns
+from dwell.server.unparsed import Unparsed
 
 #: Waiting takers of a topic are woken 250 times a second at most: what that costs in lateness is
 #: less than what more answers would cost, as work that all others wait for.
@@ -42,6 +43,7 @@ class Service:
     ports: "list[Port]" = field(default_factory=list)
     shares: dict[str, Share] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
+    unparsed: Unparsed = field(default_factory=Unparsed)
     access: LineLog | None = None
     audit: LineLog | None = None
     board: Board = field(init=False)

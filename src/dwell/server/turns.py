@@ -13,6 +13,10 @@ _SMALL_BYTES = 4 * 1024
 _LEAST_BYTES = TURN_BYTES // 4
 #: What both ports read into, one read after another.
 BUFFER = memoryview(bytearray(TURN_BYTES))
+#: How much may wait for its turn before less is read at a time. Each connection that can be read is
+#: read once in a turn of the event loop, however many there are.
+_MOST_WAITING_BYTES = 8 * 1024 * 1024
+_LITTLE = BUFFER[:1024]
 
 
 class Waiter(Protocol):
@@ -28,17 +32,21 @@ class Turns:
     The connections of all ports share one. A connection that brought too much waits for a turn of
     its own, first in, first out, and neither reads nor parses until then. So a turn of the loop
     parses about 128 KiB, however many connections there are and however much each sends.
+
+    ``buffer`` is what the next read is read into. A read that fills it leaves more to be read.
     """
 
     def __init__(self) -> None:
+        self.buffer = BUFFER
         self._waiting: deque[tuple[Waiter, int]] = deque()
+        self._waiting_bytes = 0
         self._parsed_bytes = 0
         self._is_due = False
 
     def may_parse(self, size_bytes: int) -> bool:
         """Count a read; tell whether it may be parsed in this turn, or its connection has to wait.
 
-        A connection that filled :data:`BUFFER` waits afterwards in any case.
+        A connection that filled :attr:`buffer` waits afterwards in any case.
         """
         if size_bytes < _SMALL_BYTES:
             return True
@@ -49,7 +57,11 @@ class Turns:
 
     def wait(self, connection: Waiter, size_bytes: int = 0) -> None:
         """Let a connection take a later turn, in which it is expected to parse so many bytes."""
-        self._waiting.append((connection, max(size_bytes, _LEAST_BYTES)))
+        size_bytes = max(size_bytes, _LEAST_BYTES)
+        self._waiting.append((connection, size_bytes))
+        self._waiting_bytes += size_bytes
+        if self._waiting_bytes > _MOST_WAITING_BYTES:
+            self.buffer = _LITTLE
         self._call_next()
 
     def _call_next(self) -> None:
@@ -63,6 +75,9 @@ class Turns:
         # A connection that waits again waits for another turn of the loop.
         for _ in range(len(self._waiting)):
             connection, size_bytes = self._waiting.popleft()
+            self._waiting_bytes -= size_bytes
+            if self._waiting_bytes <= _MOST_WAITING_BYTES:
+                self.buffer = BUFFER
             connection.take_turn()
             granted_bytes += size_bytes
             if granted_bytes >= TURN_BYTES:

@@ -145,6 +145,8 @@ class Decoder:
         if self._at == len(self._data):
             # An idle connection should cost nothing, so bytes that were read are let go of.
             self._data, self._at = b"", 0
+        elif run is None and self._at:
+            self._data, self._at = self._data[self._at :], 0
         return run
 
     def _next(self) -> Run | None:

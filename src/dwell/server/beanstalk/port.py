@@ -11,7 +11,7 @@ from dwell.server.beanstalk.session import Session
 from dwell.server.listening import Connection as Accepted
 from dwell.server.listening import Listener, address_of, bound
 from dwell.server.service import Service
-from dwell.server.turns import BUFFER, TURN_BYTES, Turns
+from dwell.server.turns import BUFFER, Turns
 
 #: How many bytes of replies wait to be read before no more commands are done.
 _MOST_UNREAD_BYTES = 256 * 1024
@@ -42,15 +42,16 @@ class Connection(asyncio.BufferedProtocol, Accepted):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to read into."""
-        return BUFFER
+        return self._turns.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand over what came, when it is the connection's turn."""
+        size_bytes = len(self._turns.buffer)
         may_parse = self._turns.may_parse(nbytes)
         self._session.feed(bytes(BUFFER[:nbytes]), is_turn=may_parse)
         if not self.is_let_in and self._session.has_spoken:
             self._port.let_in(self)
-        if not may_parse or nbytes == TURN_BYTES:
+        if not may_parse or nbytes == size_bytes:
             self._session.rest(nbytes)
 
     def eof_received(self) -> bool:
@@ -99,6 +100,10 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         """Send what is kept, and end the connection."""
         self._transport.close()
 
+    def hold(self, size_bytes: int) -> bool:
+        """Note how much is kept that is not done; tell whether that is counted."""
+        return self._port.unparsed.note(self, size_bytes)
+
     def pause_reading(self) -> None:
         """Leave what comes in the hands of the operating system."""
         if not self._transport.is_closing():
@@ -125,6 +130,7 @@ class BeanstalkPort:
         self, service: Service, host: str, port: int, *, ssl: tls.SSLContext | None = None
     ) -> None:
         self._service = service
+        self.unparsed = service.unparsed
         self.desk = Desk(service)
         self._host, self._port = host, port
         self._ssl = ssl

@@ -14,6 +14,7 @@ from dwell.server.beanstalk.decoder import Decoder
 from dwell.server.beanstalk.notes import Noted
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE
 from dwell.server.turns import Turns
+from dwell.server.unparsed import NOTED_BYTES
 
 #: A job that a connection has: receipt, topic, lease in milliseconds, and when it ends. A plain
 #: tuple, since one is made for every job.
@@ -85,6 +86,9 @@ class Wire(Protocol):
     def close(self) -> None:
         """Send what is kept, and end the connection."""
 
+    def hold(self, size_bytes: int) -> bool:
+        """Note how much is kept that is not done; tell whether that is counted."""
+
     def pause_reading(self) -> None:
         """Leave what comes in the hands of the operating system."""
 
@@ -129,6 +133,7 @@ class Session:
         "_decoder",
         "_desk",
         "_is_busy",
+        "_is_noted",
         "_is_reading",
         "_is_resting",
         "_out",
@@ -157,6 +162,7 @@ class Session:
         self._wire = wire
         self._decoder = decoder
         self._is_busy = False
+        self._is_noted = False
         self._is_reading = True
         self._is_resting = False
         self._out: list[bytes] = []
@@ -227,6 +233,8 @@ class Session:
         """Forget everything: the connection is gone."""
         self.is_over = True
         self._decoder.clear()
+        self._is_resting = False
+        self._note_kept()
         self._out.clear()
         self._desk.forget(self)
         self.held.clear()
@@ -303,6 +311,7 @@ class Session:
                 self._say(reply)
         if self._decoder.is_in_body:
             self._count()
+        self._note_kept()
         if self._out_bytes:
             self._flush()
         if not (self._is_reading or self._is_resting or self.is_ending or self._decoder.is_full):
@@ -319,6 +328,12 @@ class Session:
         refusal = self._desk.count(self, self._decoder.size_bytes)
         if refusal is not None:
             self._decoder.give_up(refusal)
+
+    def _note_kept(self) -> None:
+        """Have counted what came and is not done, unless it is a put's."""
+        size_bytes = 0 if self.arrival is not None else self._decoder.size_bytes
+        if (size_bytes > NOTED_BYTES or self._is_noted) and not self._is_resting:
+            self._is_noted = self._wire.hold(size_bytes)
 
     def _say(self, reply: bytes) -> None:
         if self.is_over:

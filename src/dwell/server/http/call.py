@@ -63,6 +63,12 @@ _BEARER = "bearer "
 _OTHER_SITES = ("cross-site", "same-site")
 _MOST_DIGITS = 18
 _CALL = CALL_HEADER.encode()
+_NOW = b"dwell-now-ms"
+
+#: The headers that a call reads.
+HEADERS = frozenset(
+    (b"host", b"authorization", b"content-type", b"accept", b"origin", b"sec-fetch-site")
+) | {_CALL, _NOW}
 
 
 class Asked(Protocol):
@@ -480,7 +486,7 @@ class Call:
     @property
     def their_ms(self) -> int:
         """What time it is by the caller's clock; 0 where that is not said."""
-        theirs = self._header(b"dwell-now-ms") or ""
+        theirs = self._header(_NOW) or ""
         is_number = theirs.isascii() and theirs.isdigit() and len(theirs) <= _MOST_DIGITS
         return int(theirs) if is_number else 0
 

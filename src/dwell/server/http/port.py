@@ -81,6 +81,10 @@ class HttpPort:
             asyncio.get_running_loop().call_soon(self._flush)
         self._corked.append(protocol)
 
+    def hold(self, protocol: Protocol, size_bytes: int) -> bool:
+        """Note how much it holds that is not answered; tell whether that is counted."""
+        return self._service.unparsed.note(protocol, size_bytes)
+
     def _flush(self) -> None:
         corked, self._corked = self._corked, []
         for protocol in corked:

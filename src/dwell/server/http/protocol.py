@@ -10,12 +10,13 @@ import httptools
 
 from dwell.server.http.answer import Answer, Bytes, Refusal
 from dwell.server.http.app import App
-from dwell.server.http.call import Call
+from dwell.server.http.call import HEADERS, Call
 from dwell.server.http.delivery import Delivery
 from dwell.server.http.framing import END, begun_end, head_of, pieces_of
 from dwell.server.http.readers import LastAnswer, Watch
 from dwell.server.listening import Connection
-from dwell.server.turns import BUFFER, TURN_BYTES, Turns
+from dwell.server.turns import BUFFER, Turns
+from dwell.server.unparsed import NOTED_BYTES
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ _MOST_PARTS, _CHUNKED_BYTES = 1000, 8 * 1024
 
 _CHUNKED = b"chunked"
 
+#: What is read of a head; the rest of it is let go of, as requests may wait for long.
+_READ = HEADERS | {b"content-length", b"expect", b"transfer-encoding"}
 #: Of these a request has one, or it means different things to different readers.
 _ONCE = frozenset(
     (b"host", b"authorization", b"content-type", b"accept", b"origin", b"transfer-encoding")
@@ -67,6 +70,9 @@ class Port(TypingProtocol):
     def cork(self, protocol: "Protocol") -> None:
         """Flush it when all answers of this turn of the event loop are made."""
 
+    def hold(self, protocol: "Protocol", size_bytes: int) -> bool:
+        """Note how much it holds that is not answered; tell whether that is counted."""
+
 
 class Protocol(asyncio.BufferedProtocol, Connection):
     """One connection; who is slower, or sends a larger head, than is allowed is hung up on.
@@ -85,6 +91,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         "_delivery",
         "_drained",
         "_head_bytes",
+        "_header_count",
         "_headers",
         "_held",
         "_idle_at",
@@ -94,11 +101,13 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         "_is_head",
         "_is_keeping",
         "_is_newer",
+        "_is_noted",
         "_is_paused",
         "_is_proceeding",
         "_is_resting",
         "_is_unread",
         "_is_whole",
+        "_kept_bytes",
         "_loop",
         "_method",
         "_parser",
@@ -134,6 +143,10 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._is_keeping = True
         self._head_bytes = 0
         self._body_bytes = 0
+        # How much of its head is kept until it has its answer, where that is much.
+        self._kept_bytes = 0
+        self._is_noted = False
+        self._header_count = 0
         self._parts = 0
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
@@ -174,6 +187,8 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._call, self._headers, self._parser = None, {}, None
         self._held, self._at = b"", 0
         self._is_closing = True
+        if self._is_noted:
+            self._port.hold(self, 0)
         if self._drained is not None:
             self._drained.set()
         self._port.left(self)
@@ -189,6 +204,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
 
     def abort(self) -> None:
         """End the connection at once."""
+        self._is_closing = True
         self._transport.abort()
 
     def _close(self) -> None:
@@ -209,7 +225,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._is_whole = self._is_chunked = False
         self._is_head = True
         self._began_s = self._loop.time()
-        self._target, self._headers = b"", {}
+        self._target, self._headers, self._header_count = b"", {}, 0
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the target."""
@@ -219,11 +235,14 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         """Take a header, or one that follows a body in chunks, which says nothing to us."""
         if not self._is_head:
             return
+        self._header_count += 1
+        if self._header_count > MOST_HEADERS:
+            raise ValueError(f"headers: got more than {MOST_HEADERS}")
         name = name.lower()
+        if name not in _READ:
+            return
         if name in _ONCE and name in self._headers:
             raise ValueError(f"{name.decode()}: got several headers, expected one")
-        if len(self._headers) >= MOST_HEADERS:
-            raise ValueError(f"headers: got more than {MOST_HEADERS}")
         self._headers[name] = value.strip()
 
     def on_headers_complete(self) -> None:
@@ -242,6 +261,8 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         if coding.lower() != _CHUNKED or (b"transfer-encoding" in headers and not self._is_newer):
             raise ValueError(f"transfer-encoding: got {coding.decode('latin-1')}, expected chunked")
         self._is_head = False
+        if self._head_bytes > NOTED_BYTES:
+            self._kept_bytes = len(self._target) + sum(map(len, headers.values()))
         self._head_bytes = 0
         self._is_chunked = b"transfer-encoding" in headers
         self._body_bytes = int(headers.get(b"content-length", 0))
@@ -287,7 +308,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to read into."""
-        return BUFFER
+        return self._turns.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what came, and parse as much as may be answered."""
@@ -296,10 +317,11 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         data = bytes(BUFFER[:nbytes])
         held = self._held
         self._held, self._at = held[self._at :] + data if self._at < len(held) else data, 0
+        size_bytes = len(self._turns.buffer)
         may_parse = self._turns.may_parse(nbytes)
         if may_parse:
             self._proceed()
-        if not may_parse or nbytes == TURN_BYTES:
+        if not may_parse or nbytes == size_bytes:
             self._stop_reading()
             self._rest(nbytes)
 
@@ -326,8 +348,14 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         left_bytes = len(self._held) - self._at
         if not left_bytes or self._is_closing:
             self._held, self._at = b"", 0
+        elif left_bytes < self._at:
+            # What was parsed need not stay in memory as long as the rest waits.
+            self._held, self._at = self._held[self._at :], 0
         if self._is_closing:
             return
+        unparsed_bytes = left_bytes + self._head_bytes + self._kept_bytes
+        if (unparsed_bytes > NOTED_BYTES or self._is_noted) and not self._is_resting:
+            self._is_noted = self._port.hold(self, unparsed_bytes)
         if left_bytes >= _MOST_HELD_BYTES:
             self._stop_reading()
         if self._is_busy:
@@ -453,6 +481,9 @@ class Protocol(asyncio.BufferedProtocol, Connection):
     def _answered(self) -> None:
         """Close, or go on with what came meanwhile."""
         self._idle_at = self._loop.time()
+        if self._kept_bytes:
+            self._kept_bytes = 0
+            self._is_noted = self._port.hold(self, len(self._held) - self._at)
         if self._is_keeping:
             self._go_on()
         elif self._is_whole:
@@ -487,6 +518,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             call.leave()
         # With it, it cannot be told whether the body will come.
         self._is_keeping = self._is_keeping and b"expect" not in self._headers
+        self._headers = {}
         answer = self._app.refusal(error, call)
         data = self._whole(answer)
         self._write(*data)
