@@ -16,7 +16,7 @@ import uvloop
 from dwell.message import MAX_LEASE_MS, State
 from dwell.server import tls
 from dwell.server.beanstalk.choices import MOST_WATCHED
-from dwell.server.inflight import InFlight
+from dwell.server.inflight import WAITING_TOPIC_BYTES, InFlight
 from dwell.server.tokens import Tokens
 from dwell.store.embedded import EmbeddedStore
 from tests.beanstalk.served import MAX_JOB_BYTES, Line, Served, beanstalkd
@@ -325,6 +325,46 @@ def test_no_more_tubes_than_may_be_watched(line):
     assert line.ask(b"watch t1\r\n") == b"WATCHING %d\r\n" % MOST_WATCHED
 
 
+def test_what_all_connections_watch_counts_as_under_way():
+    in_flight = InFlight(10_000, 10 * WAITING_TOPIC_BYTES)
+    with Served(in_flight=in_flight) as served, Line(served.number) as line:
+        tubes = b"".join(b"watch t%d\r\n" % number for number in range(10))
+        assert line.ask(tubes, 10).endswith(b"WATCHING 11\r\n")
+        with Line(served.number) as other:
+            assert other.ask(b"watch t1\r\n") == b"OUT_OF_MEMORY\r\n"
+            said = line.ask(b"watch t1\r\nignore t1\r\nignore t1\r\n", 3)
+            assert said == b"WATCHING 11\r\nWATCHING 10\r\nWATCHING 10\r\n"
+            assert other.ask(b"watch t1\r\n") == b"WATCHING 2\r\n"
+            assert in_flight.size_bytes == 10 * WAITING_TOPIC_BYTES
+            assert set(served.port.desk.hall.chosen) == {"default", *(f"t{n}" for n in range(10))}
+        line.socket.close()
+        until(lambda: not served.port.desk.hall.sessions)
+        assert in_flight.size_bytes == 0
+        assert list(served.port.desk.hall.chosen) == ["default"]
+
+
+def test_what_a_connection_holds_counts_as_under_way():
+    in_flight = InFlight(10_000, 200_000)
+    with Served(in_flight=in_flight) as served, Line(served.number) as line:
+        line.ask(b"put 0 0 60 1\r\nx\r\n" * 1000, 1000)
+        line.send(b"reserve-with-timeout 0\r\n" * 200)
+        numbers = [int(line.read().split()[1]) for _ in range(200)]
+        assert in_flight.size_bytes > 100_000
+        line.send(b"reserve-with-timeout 0\r\n" * 200)
+        numbers += [int(line.read().split()[1]) for _ in range(200)]
+        assert line.ask(b"reserve-with-timeout 0\r\n") == b"OUT_OF_MEMORY\r\n"
+        deletes = b"".join(b"delete %d\r\n" % number for number in numbers[:200])
+        releases = b"".join(b"release %d 0 0\r\n" % number for number in numbers[200:])
+        line.ask(deletes + releases, 400)
+        assert in_flight.size_bytes == 0
+        assert line.ask(b"reserve-with-timeout 0\r\n").startswith(b"RESERVED")
+        line.send(b"reserve-with-timeout 0\r\n" * 200)
+        until(lambda: in_flight.size_bytes > 100_000)
+        line.socket.close()
+        until(lambda: not served.port.desk.hall.sessions)
+        assert in_flight.size_bytes == 0
+
+
 def test_what_a_connection_may_not_reserve_it_cannot_watch(tmp_path):
     (tmp_path / "tokens").write_text(_TOKENS)
     with Served(tokens=Tokens.load(tmp_path / "tokens")) as served, Line(served.number) as line:
@@ -338,7 +378,7 @@ def test_what_a_connection_may_not_reserve_it_cannot_watch(tmp_path):
             assert line.ask(b"use %b\r\n" % tube) == b"USING %b\r\n" % tube
         line.send(b"list-tubes-watched\r\n")
         assert line.read().endswith(b"\r\n---\n- default\n- out.a\n\r\n")
-        assert set(served.port.desk.hall.chosen_tubes()) == {"default", "out.a", "mine.a"}
+        assert set(served.port.desk.hall.chosen) == {"default", "out.a", "mine.a"}
 
 
 _TOKENS = """

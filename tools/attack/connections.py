@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import time
 
 from dwell.server.serve import _OTHER_FILES
 from tools.attack.attack import Attack, must
-from tools.attack.sockets import HOLD_S, many, pour
+from tools.attack.sockets import HOLD_S, ask, connected, many, pour
 from tools.attack.target import PUBLIC, TENANT, Target, asked
 
 _MANY = 3_000
@@ -110,6 +111,39 @@ async def tubes(target: Target) -> str:
     return f"1,100 tubes on each of {len(socks)}"
 
 
+async def many_watched(target: Target) -> str:
+    """Watch the same tubes on as many connections as there may be, and ask for one of others."""
+    watched = "".join(f"watch {PUBLIC}{n:x}\r\n" for n in range(999)).encode()
+    with many(target.beanstalk, _MANY, watched):
+        async with connected(target, port="beanstalk") as wire:
+            await wire.send(b"stats-tube foreign\r\n" * 100)
+            async with asyncio.timeout(HOLD_S):
+                for _ in range(100):
+                    await wire.reader.readuntil(b"\r\n")
+        await asyncio.sleep(HOLD_S)
+    return f"999 tubes on each of {_MANY}"
+
+
+async def many_held(target: Target) -> str:
+    """Reserve as many jobs as one can, and ask for more again and again."""
+    rows = json.dumps([{"body": "x", "lease": "1h"}] * 10_000).encode()
+    put = asked(None, "POST", f"/v1/topics/{PUBLIC}held/messages", rows)
+    for _ in range(30):
+        must((await ask(target, put)).status == 200, "the store could not be filled")
+    target.forget_most()
+    reserve, count = b"reserve-with-timeout 0\r\n", 0
+    async with connected(target, port="beanstalk") as wire:
+        await wire.send(f"watch {PUBLIC}held\r\n".encode())
+        await wire.reader.readuntil(b"\r\n")
+        while count < 300_000:
+            await wire.send(reserve * 1000)
+            for _ in range(1000):
+                if (await wire.reader.readuntil(b"\r\n")).startswith(b"RESERVED"):
+                    await wire.reader.readuntil(b"\r\n")
+            count += 1000
+    return f"{count} jobs asked for"
+
+
 async def _sent(sock: socket.socket, data: bytes) -> None:
     with contextlib.suppress(ConnectionError, TimeoutError):
         async with asyncio.timeout(HOLD_S):
@@ -143,6 +177,8 @@ ATTACKS = (
     Attack("the same, TLS that never says hello", all_files, files=_FEW_FILES, has_tls=True),
     Attack("empty lines that keep connections alive", empty_lines),
     Attack("as many tubes as can be watched", tubes),
+    Attack("tubes watched by thousands of connections", many_watched),
+    Attack("jobs held by one connection", many_held),
     Attack("all connections of a port", all_places, args=("--max-connections", "300")),
     _flood("empty lines", "http", b"\r\n" * 30_000),
     _flood("chunks of a byte", "http", b"1\r\nx\r\n" * 10_000, _CHUNKED),

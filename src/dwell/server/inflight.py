@@ -64,6 +64,19 @@ class InFlight:
         self.size_bytes += size_bytes
         return size_bytes
 
+    def hold(self, size_bytes: int) -> None:
+        """Count what is kept after a request, whether there is room or not; or less than nothing.
+
+        :meth:`check_room` refuses what would let it grow.
+        """
+        self.size_bytes += size_bytes
+
+    def check_room(self) -> None:
+        """Refuse what keeps more after it is done while there is no room; raises ServerBusy."""
+        if self.size_bytes > self.most_bytes:
+            self.refused += 1
+            raise self._refusal()
+
     def _refusal(self) -> ServerBusy:
         return ServerBusy(
             f"{self.whose}{self.requests} requests of {self.size_bytes} bytes are under way, "

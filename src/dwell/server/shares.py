@@ -48,6 +48,16 @@ class Share(InFlight):
             super().leave(size_bytes, 0)
             raise
 
+    def hold(self, size_bytes: int) -> None:
+        """Count what is kept after a request, here and at the server."""
+        super().hold(size_bytes)
+        self._server.hold(size_bytes)
+
+    def check_room(self) -> None:
+        """Refuse what keeps more while there is no room, here or at the server."""
+        super().check_room()
+        self._server.check_room()
+
     def check_memory(self, size_bytes: int) -> None:
         """Refuse an answer of so many bytes for which there is no memory; raises StoreFull."""
         self._server.check_memory(size_bytes)

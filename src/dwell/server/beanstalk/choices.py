@@ -29,7 +29,8 @@ Start: TypeAlias = Callable[[Session, Run], bytes | None]
 
 def choices(hall: Hall) -> dict[Verb, Start]:
     """Return the commands that are answered at once."""
-    return {**_CHOICES, Verb.USE: partial(use, hall), Verb.WATCH: partial(watch, hall)}
+    shared = {Verb.USE: use, Verb.WATCH: watch, Verb.IGNORE: ignore}
+    return {**_CHOICES, **{verb: partial(choose, hall) for verb, choose in shared.items()}}
 
 
 def use(hall: Hall, session: Session, run: Run) -> bytes:
@@ -41,6 +42,8 @@ def use(hall: Hall, session: Session, run: Run) -> bytes:
     # A tube is also used to look into it, and to kick its jobs.
     if not hall.may(Verb.USE, topic):
         return UNKNOWN_COMMAND
+    hall.chosen.add(tube)
+    hall.chosen.drop(session.tube)
     session.tube, session.topic = tube, topic
     hall.order.note(tube)
     return using(tube)
@@ -54,20 +57,22 @@ def watch(hall: Hall, session: Session, run: Run) -> bytes:
         return BAD_FORMAT
     if not hall.may(Verb.WATCH, topic):
         return UNKNOWN_COMMAND
-    if len(session.watched) >= MOST_WATCHED and tube not in session.watched:
-        return OUT_OF_MEMORY
-    session.watched[tube] = topic
+    if tube not in session.watched:
+        if len(session.watched) >= MOST_WATCHED or not hall.has_watched(tube):
+            return OUT_OF_MEMORY
+        session.watched[tube] = topic
     hall.order.note(tube)
     return watching(len(session.watched))
 
 
-def ignore(session: Session, run: Run) -> bytes:
+def ignore(hall: Hall, session: Session, run: Run) -> bytes:
     """Reserve no more jobs of a tube, unless it is the last one."""
     tube = run.items[0]
     if tube in session.watched:
         if len(session.watched) == 1:
             return NOT_IGNORED
         del session.watched[tube]
+        hall.has_ignored(tube)
     return watching(len(session.watched))
 
 
@@ -92,7 +97,6 @@ def leave(session: Session, run: Run) -> None:
 
 
 _CHOICES: dict[Verb, Start] = {
-    Verb.IGNORE: ignore,
     Verb.LIST_TUBE_USED: used,
     Verb.LIST_TUBES_WATCHED: watched,
     Verb.REFUSED: refused,

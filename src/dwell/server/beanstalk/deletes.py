@@ -13,10 +13,11 @@ from dwell.message import Result
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.hall import Hall, Part
+from dwell.server.beanstalk.leaseends import Held
 from dwell.server.beanstalk.receipts import array_of
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import DELETED, NOT_FOUND
-from dwell.server.beanstalk.session import Held, Session
+from dwell.server.beanstalk.session import Session
 
 _MAX_NUMBER = 2**63 - 1
 #: How often a job is looked at that changes each time before it can be deleted.
@@ -47,6 +48,8 @@ class Deletes:
 
     async def _delete(self, key: None, parts: Sequence[Part]) -> None:
         held = [[session.held.pop(number, None) for number in run.items] for session, run in parts]
+        for session, _ in parts:
+            session.count_held()
         mine = [job for job in chain.from_iterable(held) if job is not None]
         if any(_topic_of(job) == SCHEDULES for job in mine):
             self._note(parts, held)
@@ -148,5 +151,6 @@ class Deletes:
 def _restore(parts: Sequence[Part], held: Sequence[Sequence[Held | None]]) -> None:
     """Let the sessions hold again what could not be deleted."""
     for (session, run), jobs in zip(parts, held, strict=True):
-        pairs = zip(run.items, jobs, strict=True)
-        session.held.update((number, job) for number, job in pairs if job is not None)
+        for number, job in zip(run.items, jobs, strict=True):
+            if job is not None:
+                session.hold_on(number, job)

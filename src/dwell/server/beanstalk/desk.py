@@ -86,10 +86,14 @@ class Desk:
 
     def forget(self, session: Session) -> None:
         """Let a session go whose connection is gone: take back what it holds."""
-        self.hall.sessions.discard(session)
+        self.hall.forget(session)
         self.note(session, b"")
         self._arrivals.end(session)
         self._reserves.forget(session)
+
+    def count_held(self, size_bytes: int) -> None:
+        """Count what a session keeps of the jobs that it holds, or less than nothing."""
+        self.hall.in_flight.hold(size_bytes)
 
     async def settled(self) -> None:
         """Return when nothing is under way."""

@@ -13,7 +13,7 @@ from dwell.server.beanstalk.commands import Verb
 from dwell.server.beanstalk.hall import Hall
 from dwell.server.beanstalk.histories import Histories
 from dwell.server.beanstalk.replies import ok
-from dwell.server.beanstalk.tubes import is_tube, tube_of
+from dwell.server.beanstalk.tubes import is_tube, topic_of, tube_of
 
 #: The beanstalkd whose protocol is spoken. Clients look at it to know which commands there are.
 PROTOCOL_VERSION = "1.13"
@@ -161,11 +161,20 @@ def _left_s(message: Message, now_ms: int) -> int:
 
 def tubes_of(hall: Hall, stats: Stats) -> dict[str, str]:
     """Return the tubes that there are, as they came, and their topics: with jobs, used, watched."""
-    tubes = hall.chosen_tubes()
+    tubes = {tube: topic_of(tube) or tube for tube in hall.chosen}
     for topic, counts in stats.topics.items():
-        if is_tube(topic) and (counts.delayed or counts.ready or counts.leased or counts.dead):
+        if is_tube(topic) and _has_jobs(counts):
             tubes[tube_of(topic)] = topic
     return hall.order.ordered(tubes)
+
+
+def is_there(hall: Hall, tube: str, counts: TopicStats) -> bool:
+    """Tell whether a tube is there: with jobs, used or watched."""
+    return tube in hall.chosen or _has_jobs(counts)
+
+
+def _has_jobs(counts: TopicStats) -> bool:
+    return bool(counts.delayed or counts.ready or counts.leased or counts.dead)
 
 
 def _jobs(counts: list[TopicStats], urgent: int) -> dict[str, int]:

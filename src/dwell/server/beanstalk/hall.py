@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from dwell.errors import ServerBusy
 from dwell.queue.gather import Rounds
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
+from dwell.server.beanstalk.chosentubes import ChosenTubes
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.beanstalk.decoder import Heads
 from dwell.server.beanstalk.histories import Histories
@@ -17,7 +19,7 @@ from dwell.server.beanstalk.rights import RIGHTS
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.steps import Steps
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE, Pauses, TubeOrder
-from dwell.server.inflight import InFlight
+from dwell.server.inflight import WAITING_TOPIC_BYTES, InFlight
 from dwell.server.service import Service
 
 #: What one session asks in a round. A plain tuple, since one is made for every run.
@@ -65,7 +67,8 @@ class Hall:
         self.commands: Counter[Verb] = Counter()
         self.totals = _Totals()
         self.histories = Histories()
-        self.order = TubeOrder(self.chosen_tubes)
+        self.chosen = ChosenTubes()
+        self.order = TubeOrder(self.chosen)
         self.id = secrets.token_hex(8)
         self._steps = Steps()
         self._rounds: list[Rounds[Any, Part]] = []
@@ -117,13 +120,28 @@ class Hall:
         """Tell whether a caller without a token may give a command that concerns a topic."""
         return self._is_open or self.service.tokens.allows(None, RIGHTS[verb], topic)
 
-    def chosen_tubes(self) -> dict[str, str]:
-        """Return the tubes that some connection uses or watches, with their topics."""
-        tubes = {DEFAULT_TUBE: DEFAULT_TUBE}
-        for session in self.sessions:
-            tubes[session.tube] = session.topic
-            tubes.update(session.watched)
-        return tubes
+    def has_watched(self, tube: str) -> bool:
+        """Note that a connection watches one tube more; tell whether there is room for that."""
+        if tube != DEFAULT_TUBE:
+            try:
+                self.in_flight.keep_topics(1)
+            except ServerBusy:
+                return False
+            self.chosen.add(tube)
+        return True
+
+    def has_ignored(self, tube: str) -> None:
+        """Note that a connection watches a tube no more."""
+        if tube != DEFAULT_TUBE:
+            self.in_flight.leave(WAITING_TOPIC_BYTES, 0)
+            self.chosen.drop(tube)
+
+    def forget(self, session: Session) -> None:
+        """Let go of what a session has chosen and holds, which is gone."""
+        self.sessions.discard(session)
+        self.chosen.drop(session.tube)
+        for tube in session.watched:
+            self.has_ignored(tube)
 
 
 async def _do(work: Work, key: Any, parts: Sequence[Part]) -> None:

@@ -13,6 +13,7 @@ from dwell.message import MAX_BATCH_MESSAGES, U64, Message, Result, State
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.beanstalk.commands import Pause, Run, Verb
 from dwell.server.beanstalk.documents import (
+    is_there,
     job_stats,
     server_stats,
     tube_list,
@@ -34,6 +35,7 @@ from dwell.server.beanstalk.replies import (
 from dwell.server.beanstalk.reserves import Reserves
 from dwell.server.beanstalk.session import Session
 from dwell.server.beanstalk.taken import Taken
+from dwell.server.beanstalk.tubes import topic_of
 
 _MAX_NUMBER = 2**63 - 1
 #: How many commands look at a time: their replies, of a megabyte each, are sent in one turn.
@@ -169,12 +171,19 @@ class Lookups:
         return job_stats(message, self._hall.histories, self._hall.now_ms)
 
     async def _stats_tube(self, session: Session, tube: str) -> bytes:
-        stats = await self._queue.stats()
-        topic = tubes_of(self._hall, stats).get(tube)
-        if topic is None or not self._hall.may(Verb.STATS_TUBE, topic):
+        found = await self._tube(tube, Verb.STATS_TUBE)
+        if found is None:
             return NOT_FOUND
-        counts = stats.topics.get(topic, TopicStats())
+        topic, counts = found
         return tube_stats(self._hall, tube, topic, counts, await self._urgent(topic))
+
+    async def _tube(self, tube: str, verb: Verb) -> tuple[str, TopicStats] | None:
+        """Return the topic of a tube that there is, if the caller may give a command for it."""
+        topic = topic_of(tube)
+        if topic is None or not self._hall.may(verb, topic):
+            return None
+        counts = (await self._queue.stats()).topics.get(topic, TopicStats())
+        return (topic, counts) if is_there(self._hall, tube, counts) else None
 
     async def _list_tubes(self, session: Session, item: None) -> bytes:
         self._hall.allow(Verb.LIST_TUBES, None)
@@ -287,9 +296,10 @@ class Lookups:
         return bool(settings.paused or settings.rate or settings.most_leased or is_ordered)
 
     async def _pause(self, session: Session, pause: Pause) -> bytes:
-        topic = tubes_of(self._hall, await self._queue.stats()).get(pause.tube)
-        if topic is None or not self._hall.may(Verb.PAUSE_TUBE, topic):
+        found = await self._tube(pause.tube, Verb.PAUSE_TUBE)
+        if found is None:
             return NOT_FOUND
+        topic, _ = found
         if not self._hall.pauses.pause(topic, pause.delay_s):
             return OUT_OF_MEMORY
         self._hall.totals[topic].pauses += 1

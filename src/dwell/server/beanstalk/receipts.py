@@ -13,9 +13,10 @@ from dwell.message import MAX_BATCH_MESSAGES, U64, Result
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.beanstalk.commands import MAX_DELAY_S, Run, Verb
 from dwell.server.beanstalk.hall import Hall, Part
+from dwell.server.beanstalk.leaseends import Held
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import BURIED, NOT_FOUND, RELEASED, TOUCHED
-from dwell.server.beanstalk.session import Held, Session
+from dwell.server.beanstalk.session import Session
 
 _log = logging.getLogger(__name__)
 _WORDS = {
@@ -72,6 +73,7 @@ class Receipts:
             groups.setdefault(how, []).append(claim)
         await asyncio.gather(*(self._tell_group(verb, *group) for group in groups.items()))
         for (session, _), replies in zip(parts, said, strict=True):
+            session.count_held()
             session.answer(b"".join(replies))
 
     async def _tell_group(self, verb: Verb, how: Any, claims: Sequence[_Claim]) -> None:
@@ -110,7 +112,7 @@ class Receipts:
         if code == Result.TOUCHED:
             receipt, topic, lease_ms, _ = claim.held
             until_ms = self._hall.now_ms + lease_ms
-            claim.session.held[claim.number] = (receipt, topic, lease_ms, until_ms)
+            claim.session.hold_on(claim.number, (receipt, topic, lease_ms, until_ms))
         else:
             claim.session.held.pop(claim.number, None)
 

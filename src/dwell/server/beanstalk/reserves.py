@@ -38,6 +38,7 @@ class Reserves:
         session.is_worker = True
         try:
             self._hall.allow(Verb.RESERVE, session.watched.values())
+            self._hall.in_flight.check_room()
         except DwellError as error:
             return word_of(error) * run.count
         session.demand = demand = Demand(run)

@@ -5,21 +5,21 @@ is the desk's; the session only knows itself.
 """
 
 import asyncio
-from collections.abc import Iterable
-from typing import Protocol, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from dwell.batch.batch import Batch
 from dwell.server.beanstalk.commands import Run
 from dwell.server.beanstalk.decoder import Decoder
+from dwell.server.beanstalk.leaseends import Held, LeaseEnds
 from dwell.server.beanstalk.notes import Noted
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE
 from dwell.server.turns import Turns
 from dwell.server.unparsed import NOTED_BYTES
 
-#: A job that a connection has: receipt, topic, lease in milliseconds, and when it ends. A plain
-#: tuple, since one is made for every job.
-Held: TypeAlias = tuple[bytes, str, int, int]
-
+#: How many held jobs are counted at a time, and how much is kept of each while it is held and
+#: while it is given back.
+_COUNTED_JOBS, _JOB_BYTES = 64, 1024
 #: How many bytes of replies are gathered before they are written.
 _MOST_REPLY_BYTES = 64 * 1024
 #: How many runs are done before other connections have their turn.
@@ -117,6 +117,9 @@ class Desk(Protocol):
     def end_wait(self, session: "Session") -> None:
         """Answer a session that waits."""
 
+    def count_held(self, size_bytes: int) -> None:
+        """Count what a session keeps of the jobs that it holds, or less than nothing."""
+
     def forget(self, session: "Session") -> None:
         """Let a session go whose connection is gone: take back what it holds."""
 
@@ -130,8 +133,10 @@ class Session:
     """
 
     __slots__ = (
+        "_counted",
         "_decoder",
         "_desk",
+        "_ends",
         "_is_busy",
         "_is_noted",
         "_is_reading",
@@ -171,6 +176,9 @@ class Session:
         self.tube = self.topic = DEFAULT_TUBE
         self.watched = {DEFAULT_TUBE: DEFAULT_TUBE}
         self.held: dict[int, Held] = {}
+        # How many of them are counted, in portions.
+        self._counted = 0
+        self._ends = LeaseEnds()
         self.is_blocked = False
         self.is_ending = False
         self.is_over = False
@@ -238,6 +246,7 @@ class Session:
         self._out.clear()
         self._desk.forget(self)
         self.held.clear()
+        self.count_held()
 
     # --- what the desk tells --------------------------------------------------------------------
 
@@ -272,17 +281,31 @@ class Session:
         """The address of the other end."""
         return self._wire.peer
 
-    def hold(self, numbers: Iterable[int], jobs: Iterable[Held], now_ms: int) -> None:
+    def hold(self, numbers: Sequence[int], jobs: Iterable[Held], now_ms: int) -> None:
         """Note jobs that were taken for this connection."""
         held = self.held
         held.update(zip(numbers, jobs, strict=True))
         if len(held) > self._purge_at:
-            self.held = {number: job for number, job in held.items() if job[3] > now_ms}
-            self._purge_at = 2 * len(self.held) + _FIRST_PURGE
+            self.held = held = {number: job for number, job in held.items() if job[3] > now_ms}
+            self._purge_at = 2 * len(held) + _FIRST_PURGE
+        self._ends.note(numbers, held)
+        self.count_held()
+
+    def hold_on(self, number: int, job: Held) -> None:
+        """Note a job that is held for longer, or still."""
+        self.held[number] = job
+        self._ends.note((number,), self.held)
+
+    def count_held(self) -> None:
+        """Count what is held, where that has changed by much."""
+        portions = 0 if self.is_over else len(self.held) // _COUNTED_JOBS
+        if portions != self._counted:
+            self._desk.count_held((portions - self._counted) * _COUNTED_JOBS * _JOB_BYTES)
+            self._counted = portions
 
     def soonest_ms(self, now_ms: int) -> int | None:
         """Return when the next lease of what is held ends."""
-        return min((job[3] for job in self.held.values() if job[3] > now_ms), default=None)
+        return self._ends.first_ms(self.held, now_ms)
 
     # --- inside ---------------------------------------------------------------------------------
 

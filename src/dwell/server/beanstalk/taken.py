@@ -10,7 +10,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.message import I64, U32, U64
 from dwell.queue import Queue
-from dwell.server.beanstalk.session import Held
+from dwell.server.beanstalk.leaseends import Held
 from dwell.server.parts import in_turns
 
 #: How many jobs are looked at in each of several topics at a time.

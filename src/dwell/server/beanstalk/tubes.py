@@ -6,7 +6,7 @@ name has other uses for it is no tube.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from dwell.clock.clock import monotonic_ms
@@ -45,10 +45,10 @@ def is_tube(topic: str) -> bool:
 class TubeOrder:
     """The order in which tubes came to be, of those that this port has heard of.
 
-    ``chosen`` returns those that connections use or watch now.
+    ``chosen`` are those that connections use or watch now.
     """
 
-    def __init__(self, chosen: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, chosen: Iterable[str]) -> None:
         self._chosen = chosen
         self._noted = {DEFAULT_TUBE: None}
         self._purge_at = _MOST_NOTED
@@ -56,7 +56,7 @@ class TubeOrder:
     def note(self, tube: str) -> None:
         """Note a tube that a connection chose."""
         if len(self._noted) >= self._purge_at:
-            self._keep(self._chosen())
+            self._keep(self._chosen)
             self._purge_at = 2 * len(self._noted) + _MOST_NOTED
         self._noted[tube] = None
 
