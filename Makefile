@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml
 	@echo "setup: Python packages into .venv, some minutes; then Kafka's jars and what tests run against"
 	python3 -m venv .venv
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,arrow,redis,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
+	$(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,arrow,worker,redis,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
 	@touch $@
 
 # A newcomer's first command installs only what it runs.

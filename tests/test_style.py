@@ -39,7 +39,7 @@ FOREIGN = {
     "matplotlib": {"spark"},
     "py4j": {"spark"},
     "pydantic": {"queue"},
-    "pyarrow": {"server", "spark"},
+    "pyarrow": {"cli", "queue", "server", "spark"},
     "pyspark": {"spark"},
     "pytest": {"testing"},
     "redis": {"redis"},

@@ -8,10 +8,9 @@ import pytest
 
 from dwell.errors import BatchTooLarge, InvalidInput
 from dwell.message import MAX_BATCH_MESSAGES
-from dwell.server.http.arrow import check_names
 from dwell.server.http.media import Media
 from dwell.server.http.rows import rows_of
-from dwell.server.http.tables import Table
+from dwell.server.http.tables import table_of
 
 _MANY = 2_000_000
 
@@ -74,7 +73,7 @@ def test_arrow_says_in_no_spelling_that_it_is_compressed(key):
         writer.write_batch(batch, custom_metadata={key: "ZSTD"})
     before = pa.total_allocated_bytes()
     with pytest.raises(InvalidInput, match="is compressed, expected one that is not"):
-        Table(sink.getvalue().to_pybytes(), list)
+        table_of(sink.getvalue().to_pybytes())
     assert pa.total_allocated_bytes() - before < 1 << 20
 
 
@@ -94,4 +93,4 @@ def test_columns_of_arrow_are_refused_before_any_record_batch_is_read(kinds, ref
     batch = pa.record_batch([pa.array([1])], names=["other"]).serialize().to_pybytes()
     data = pa.schema(list(kinds.items())).serialize().to_pybytes() + batch
     with pytest.raises(InvalidInput, match=refusal):
-        Table(memoryview(data), check_names)
+        table_of(memoryview(data))

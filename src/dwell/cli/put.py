@@ -7,8 +7,10 @@ import typer
 from dwell.cli import given
 from dwell.cli.bulk import put_lines
 from dwell.cli.exits import require
+from dwell.cli.files import LINES, kind_of
 from dwell.cli.options import DelayOption, DueOption, LeaseOption, TopicArgument
 from dwell.cli.session import Session, session_of
+from dwell.cli.tables import put_file
 from dwell.cli.texts import printable
 from dwell.errors import InvalidInput
 from dwell.message import DEFAULT_PRIORITY, Result
@@ -34,6 +36,18 @@ _Many = Annotated[
         "FILE", "Put a message for each line of a file of JSON objects, or - for standard input."
     ),
 ]
+_From = Annotated[
+    str | None,
+    _option(
+        "FILE",
+        "Put a message for each row of a file: Parquet, Arrow, CSV, or lines of JSON.",
+        "--from",
+    ),
+]
+_Rejected = Annotated[
+    str | None,
+    _option("FILE", "With --from: write the rows that no message can be there, as lines of JSON."),
+]
 _Id = Annotated[str | None, _option("ID", "Your own id, unique in the topic.", "--id")]
 _DelayLevel = Annotated[int | None, _option("N", "One of the topic's delay levels, from 1.")]
 _Priority = Annotated[int, typer.Option(metavar="N", help="Lower is taken first.")]
@@ -57,6 +71,8 @@ def put(
     topic: TopicArgument,
     body: _Body = None,
     many: _Many = None,
+    from_: _From = None,
+    rejected: _Rejected = None,
     id_: _Id = None,
     delay: DelayOption = None,
     due: DueOption = None,
@@ -76,7 +92,18 @@ def put(
     due_ms, delay, delay_level, priority, lease, ttl, expires, key, headers and max_attempts. The
     options are the defaults for all lines. Lines are put in batches of 1000: a batch with a bad
     line is not put, but the batches before it are.
+
+    With --from each row of a table is a message: the columns have the names of the fields of
+    --many, and delay_ms, lease_ms, ttl_ms and expires_ms are milliseconds. The first row that no
+    message can be ends it, unless --rejected names a file for such rows.
     """
+    if from_ is not None and kind_of(from_) not in LINES:
+        _refuse_beside_table(context)
+        put_file(session_of(context), topic, from_, rejected, on_conflict)
+        return
+    if rejected is not None:
+        raise InvalidInput("rejected: got a file, expected --from with a table beside it")
+    many = from_ if many is None else many
     defaults = Line(
         id=id_,
         delay=delay,
@@ -98,9 +125,21 @@ def put(
         put_lines(session_of(context), topic, many, defaults, on_conflict)
 
 
+def _refuse_beside_table(context: typer.Context) -> None:
+    """Raise InvalidInput for options of single messages, which the rows say themselves."""
+    allowed = ("topic", "from_", "rejected", "on_conflict")
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            shown = name if name == "body" else "--" + name.strip("_").replace("_", "-")
+            raise InvalidInput(f"from: got {shown} beside it, expected a column of the table")
+
+
 def _required(body: str | None) -> str:
     if body is None:
-        raise InvalidInput("body: got none, expected a body, - for standard input, or --many FILE")
+        raise InvalidInput(
+            "body: got none, expected a body, - for standard input, --many FILE or --from FILE"
+        )
     return body
 
 

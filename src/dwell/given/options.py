@@ -49,6 +49,17 @@ class PutManyOptions(OutboxManyOptions, total=False):
     delay_level: int | Sequence[int] | None
 
 
+#: The columns that a table of puts may have, beside ``body``, and the words of put_many for them.
+WORD_COLUMNS = {name: name for name in PutManyOptions.__annotations__ if name != "ids"} | {
+    "id": "ids",
+    "due_ms": "due",
+    "expires_ms": "expires",
+}
+#: Those that are spans in milliseconds.
+MS_COLUMNS = {"delay_ms": "delay", "lease_ms": "lease", "ttl_ms": "ttl"}
+TABLE_COLUMNS = ("body", *WORD_COLUMNS, *MS_COLUMNS)
+
+
 def refuse_unknown(options: Mapping[str, Any], kind: type, verb: str) -> None:
     """Raise TypeError for a keyword that a verb does not have."""
     if unknown := options.keys() - kind.__annotations__.keys():

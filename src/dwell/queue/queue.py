@@ -5,6 +5,7 @@ What happens to messages is the store's.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
@@ -21,7 +22,7 @@ from dwell.given import columns, values
 from dwell.given.options import PutManyOptions, PutOptions, refuse_unknown
 from dwell.given.rows import row_of
 from dwell.given.values import Delay
-from dwell.message import DEFAULT_PRIORITY, U8, U64, State, TopicSettings
+from dwell.message import DEFAULT_PRIORITY, U8, U64, Result, State, TopicSettings
 from dwell.queue.bulk import (
     PutKey,
     put_fitting,
@@ -35,6 +36,7 @@ from dwell.queue.home import Home
 from dwell.queue.remotetakers import RemoteTakers
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.searcher import RemoteSearcher, Searcher
+from dwell.queue.tables import OnBad, TablePutter
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
 from dwell.queue.typed import Typed
@@ -228,6 +230,29 @@ class Queue(Counting):
         if not len(puts):
             return PutAnswer.empty()
         return await self.put_puts(puts, on_conflict)
+
+    async def put_table(
+        self,
+        topic: str,
+        table: object,
+        *,
+        on_conflict: str = "keep",
+        on_bad: OnBad | None = None,
+    ) -> Counter[Result]:
+        """Put a message for each row of a table of any size; return how many had which result.
+
+        ``table`` is what gives a stream of Arrow: a frame of Polars or pandas, a relation of
+        DuckDB, a table, a data set's scanner or a reader of PyArrow. It is read batch by batch. The
+        columns have the names of :meth:`put`, with ``body`` for each, or ``due_ms``, ``delay_ms``,
+        ``lease_ms``, ``ttl_ms`` and ``expires_ms`` in milliseconds. ``on_bad`` is told the number
+        of each row that no message can be, from 0, and the reason; without it the first one raises
+        InvalidInput, and what came before it stays put.
+        """
+        self.check_open()
+        topic, on_conflict = values.topic(topic), values.conflict(on_conflict)
+        put = partial(self.put_puts, on_conflict=on_conflict)
+        putter = TablePutter(topic, put, self._store.clock, on_bad)
+        return await putter.run(table, tuple(await self._levels_ms(topic)))
 
     async def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer:
         """Put columns whose values were checked already; this method checks nothing.

@@ -2,6 +2,7 @@
 # queue/schedules/schedules.py: change those.
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -32,6 +33,7 @@ from dwell.queue.codec import TypedMessage
 from dwell.queue.schedules.schedule import Planned
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.selecting import States, Which
+from dwell.queue.tables import OnBad
 from dwell.queue.typed import Typed
 from dwell.queue.verbs import ManyTaken, Taken, Versions
 from dwell.threads.bridge import LoopThread
@@ -63,6 +65,9 @@ class SyncQueue:
         on_conflict: str = "keep",
         **options: Unpack[PutManyOptions],
     ) -> PutAnswer: ...
+    def put_table(
+        self, topic: str, table: object, *, on_conflict: str = "keep", on_bad: OnBad | None = None
+    ) -> Counter[Result]: ...
     def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer: ...
     def put_rows(
         self,

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,90 +10,26 @@ from dwell.batch.batch import Batch
 from dwell.batch.blobs import sizes_of
 from dwell.batch.events import EVENT_ARRAYS, EVENT_COLUMNS, KIND_WORDS, Event, Events
 from dwell.batch.puts import PutAnswer
-from dwell.errors import InvalidBody, InvalidInput, InvalidTime
-from dwell.given import columns, values
-from dwell.given.options import PutManyOptions
-from dwell.given.values import Delay
 from dwell.message import Message, State, decode_extra
-from dwell.queue.bulk import puts_of
+from dwell.queue.tablecolumns import puts_of_table, pyarrow
 from dwell.server.http.body import Data
 from dwell.server.http.call import Call
 from dwell.server.http.encoding import MOST_PAGE_BYTES, parts_of
-from dwell.server.http.tables import Table, loaded, pyarrow
+from dwell.server.http.tables import loaded, table_of
 from dwell.wire.rows import state_text
-
-#: The columns that a put may have, beside ``body``, and the words of the queue for them.
-_WORDS = {name: name for name in PutManyOptions.__annotations__ if name != "ids"} | {
-    "id": "ids",
-    "due_ms": "due",
-    "expires_ms": "expires",
-}
-
-_MS = {"delay_ms": "delay", "lease_ms": "lease", "ttl_ms": "ttl"}
-
-#: What says when a message falls due. A null would mean at once.
-_WHEN = ("due", "delay", "delay_level")
 
 
 async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer:
     """Put the rows of an Arrow stream: all of them or none."""
     await loaded()
-    table = Table(memoryview(data), check_names)
-    words: Any = {
-        _word(name): _values(await table.column(name), name)
-        for name in table.names
-        if name != "body"
-    }
-    _check_when(words)
-    given = await table.column("body")
-    if None in given:
-        raise InvalidBody(f"body[{given.index(None)}]: got null, expected bytes or text")
-    bodies = columns.bodies(given)
-    call.service.check_body(int(sizes_of(bodies).max(initial=0)))
-    if not len(bodies):
+    table = table_of(memoryview(data))
+    is_of_levels = "delay_level" in table.column_names
+    levels_ms = (await call.queue.settings(topic)).delay_levels_ms if is_of_levels else ()
+    puts = await puts_of_table(table, topic, call.queue.clock.now_ms(), levels_ms)
+    if not len(puts):
         return PutAnswer.empty()
-    levels_ms = (await call.queue.settings(topic)).delay_levels_ms if "delay_level" in words else ()
-    puts = puts_of(topic, bodies, call.queue.clock.now_ms(), levels_ms, **words)
+    call.service.check_body(int(sizes_of(puts.bodies).max()))
     return await call.put_puts(puts, on_conflict)
-
-
-def _word(name: str) -> str | None:
-    """Return the word of the queue for a column."""
-    return _WORDS.get(name) or _MS.get(name)
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Refuse columns that are no part of a put, or say the same as others."""
-    if "body" not in names:
-        raise InvalidInput(f"arrow: got columns {values.shown(names)}, expected one named body")
-    words = set[str]()
-    for name in names:
-        word = "body" if name == "body" else _word(name)
-        if word is None or word in words:
-            allowed = ", ".join(["body", *_WORDS, *_MS])
-            raise InvalidInput(
-                f"arrow: got column {values.shown(name)}, expected one each of {allowed}"
-            )
-        words.add(word)
-
-
-def _check_when(words: dict[str, Any]) -> None:
-    """Refuse a null where the rows say when they are due; raises InvalidTime."""
-    for word in _WHEN:
-        if None in (many := words.get(word, ())):
-            at = list(many).index(None)
-            raise InvalidTime(f"{word}[{at}]: got null, expected a moment or a span")
-
-
-def _values(many: Any, name: str) -> Any:
-    """Return a column in the words of the queue, in which a span says its unit."""
-    return list(map(_millis, many)) if name in _MS else many
-
-
-def _millis(value: Any) -> Delay | None:
-    if value is None or values.is_whole(value):
-        return None if value is None else values.Millis(int(value))
-    return f"{value}ms"
 
 
 # --- out --------------------------------------------------------------------------------------

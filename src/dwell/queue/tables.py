@@ -1,0 +1,89 @@
+"""Tables of any size: read batch by batch, and put in as few puts as they allow."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from dwell.clock import Clock
+from dwell.errors import InvalidInput
+from dwell.given import values
+from dwell.message import MAX_BATCH_MESSAGES, Result
+from dwell.queue.tablecolumns import check_schema, puts_of_table, pyarrow
+
+#: What is told of a row that is not put: which of the table it is, from 0, and why.
+OnBad = Callable[[int, str], None]
+
+
+def batches_of(table: object) -> Any:
+    """Return a reader of record batches: of whatever gives a stream of Arrow.
+
+    Raises InvalidInput for anything else, and for columns that no put has.
+    """
+    pa = pyarrow()
+    if isinstance(table, pa.RecordBatchReader):
+        reader = table
+    elif hasattr(table, "__arrow_c_stream__"):
+        reader = pa.RecordBatchReader.from_stream(table)
+    else:
+        allowed = "a table of Arrow: of PyArrow, Polars, DuckDB, pandas from 2.2 on, ..."
+        raise values.refusal(InvalidInput, "table", table, allowed)
+    check_schema(reader.schema)
+    return reader
+
+
+class TablePutter:
+    """Puts the rows of one table into a topic, in their order.
+
+    ``put`` is told the columns of each put. A row that cannot be put is told to ``on_bad``; without
+    that it ends the whole with an InvalidInput that names it, and the rows before it are put.
+    """
+
+    def __init__(
+        self, topic: str, put: Callable[[Any], Any], clock: Clock, on_bad: OnBad | None
+    ) -> None:
+        self._topic, self._put, self._clock, self._on_bad = topic, put, clock, on_bad
+        self._levels_ms: tuple[int, ...] = ()
+        self.counts: Counter[Result] = Counter()
+
+    async def run(self, table: object, levels_ms: tuple[int, ...]) -> Counter[Result]:
+        """Put all rows; return how many had which result."""
+        self._levels_ms = levels_ms
+        reader, first = batches_of(table), 0
+        while (batch := await asyncio.to_thread(_next, reader)) is not None:
+            rows = pyarrow().Table.from_batches([batch])
+            for part in _parts(rows):
+                await self._put_part(part, first)
+                first += len(part)
+        return self.counts
+
+    async def _put_part(self, part: Any, first: int) -> None:
+        """Put rows, by halves where they are too many bytes, or one of them cannot be put."""
+        try:
+            now_ms = self._clock.now_ms()
+            puts = await puts_of_table(part, self._topic, now_ms, self._levels_ms)
+        except InvalidInput as error:
+            if len(part) > 1:
+                half = len(part) // 2
+                await self._put_part(part.slice(0, half), first)
+                await self._put_part(part.slice(half), first + half)
+                return
+            if self._on_bad is None:
+                raise type(error)(f"row {first}: {error}") from None
+            self._on_bad(first, str(error))
+            return
+        answer = await self._put(puts)
+        for code, count in enumerate(np.bincount(answer.results).tolist()):
+            if count:
+                self.counts[Result(code)] += count
+
+
+def _next(reader: Any) -> Any:
+    return next(reader, None)
+
+
+def _parts(rows: Any) -> Iterator[Any]:
+    for first in range(0, len(rows), MAX_BATCH_MESSAGES):
+        yield rows.slice(first, MAX_BATCH_MESSAGES)
