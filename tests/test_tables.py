@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import dwell
 from dwell import Result, State
-from dwell.errors import InvalidInput
+from dwell.errors import BatchTooLarge, InvalidInput
 from dwell.message import MAX_BATCH_MESSAGES
+from dwell.queue.tablecolumns import puts_of_table
 from dwell.store.memory import MemoryStore
 
 DUE = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
@@ -47,6 +48,22 @@ async def test_tables_of_all_tools_are_messages(table):
         assert await queue.put_table("t", table) == {Result.CREATED: 2}
         found = [(m.id, m.body, m.due_ms) for m in await listed(queue)]
         assert found == [("a", b"one", DUE_MS), ("b", b"two", DUE_MS)]
+
+
+async def test_runs_of_one_value_are_counted_before_they_are_unpacked():
+    def runs(values, ends):
+        return pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values))
+
+    table = pa.table({"body": runs(["x", None, "y"], [2, 3, 5]), "due_ms": runs([5, 6], [3, 5])})
+    bad = {}
+    async with opened() as queue:
+        counts = await queue.put_table("t", table.slice(1), on_bad=bad.__setitem__)
+        assert (counts, list(bad)) == ({Result.CREATED: 3}, [1])
+        found = [(m.body, m.due_ms) for m in await listed(queue, state=State.READY)]
+        assert found == [(b"x", 5), (b"y", 6), (b"y", 6)]
+        bomb = pa.table({"body": runs(["x" * 1_000_000], [9_000])})
+        with pytest.raises(BatchTooLarge, match="column 'body' has 9000000000 bytes"):
+            await puts_of_table(bomb, "t", 0)
 
 
 async def test_a_table_may_be_larger_than_a_put():

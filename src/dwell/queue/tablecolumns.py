@@ -117,6 +117,10 @@ async def _column(column: Any, name: str) -> Any:
         raise BatchTooLarge(
             f"arrow: column {shown} has {size_bytes} bytes, expected {MAX_BATCH_BYTES} or fewer"
         )
+    if pa.types.is_run_end_encoded(column.type):
+        column = pa.chunked_array(
+            [pa.compute.run_end_decode(chunk) for chunk in column.chunks], column.type.value_type
+        )
     if pa.types.is_integer(column.type) and not column.null_count:
         return column.combine_chunks().to_numpy(zero_copy_only=False)
     if pa.types.is_map(column.type):
@@ -235,6 +239,8 @@ def _span(interval: Any) -> timedelta:
 def _is_plain(pa: Any, kind: Any) -> bool:
     """Tell whether values of a type are single ones, or headers."""
     types = pa.types
+    if types.is_run_end_encoded(kind):
+        return not types.is_map(kind.value_type) and _is_plain(pa, kind.value_type)
     if types.is_dictionary(kind):
         return _is_text(pa, kind.value_type)
     if types.is_map(kind):
@@ -272,6 +278,8 @@ def _unpacked_bytes(pa: Any, chunk: Any) -> int:
     if pa.types.is_dictionary(chunk.type):
         sizes = _lengths(pa, chunk.dictionary).take(chunk.indices)
         return pa.compute.sum(sizes).as_py() or 0
+    if pa.types.is_run_end_encoded(chunk.type):
+        return _unpacked_runs(pa, chunk)
     if pa.types.is_map(chunk.type):
         parts = [part for part in (chunk.keys, chunk.items) if _is_view(pa, part.type)]
         viewed = sum(_unpacked_bytes(pa, part) for part in parts)
@@ -279,6 +287,16 @@ def _unpacked_bytes(pa: Any, chunk: Any) -> int:
     if _is_view(pa, chunk.type):
         return pa.compute.sum(_lengths(pa, chunk)).as_py() or 0
     return int(chunk.nbytes)
+
+
+def _unpacked_runs(pa: Any, chunk: Any) -> int:
+    ends = np.clip(chunk.run_ends.to_numpy() - chunk.offset, 0, len(chunk))
+    values, rows = chunk.values, np.diff(ends, prepend=0)
+    if not _is_text(pa, values.type):
+        # No other value has more than sixteen bytes, but of a fixed size.
+        return len(chunk) * max(int(getattr(values.type, "byte_width", 16)), 16)
+    sizes = pa.compute.fill_null(_lengths(pa, values), 0).to_numpy(zero_copy_only=False)
+    return int((sizes * rows).sum())
 
 
 def _lengths(pa: Any, texts: Any) -> Any:
