@@ -88,10 +88,11 @@ test: setup ## all tests but the campaigns
 campaigns: setup ## kills, faults and searches: the tests that take minutes
 	$(call pytest,campaign)
 
-check: setup ## format, lint, types
+check: setup ## format, lint, types, plain English
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+	$(PY) -m tools.prose
 
 format: setup ## write the format that check wants
 	$(PY) -m ruff format .
