@@ -87,6 +87,12 @@ _Start = Annotated[str | None, _text("TIME", "Not before: ISO 8601 with a zone."
 _End = Annotated[str | None, _text("TIME", "Not after.")]
 _Jitter = Annotated[str, typer.Option(metavar="SPAN", help="Each up to so much later.")]
 _Misfire = Annotated[str, typer.Option(metavar="WORD", help="What was missed: once, all or skip.")]
+_Overlap = Annotated[
+    str,
+    typer.Option(
+        metavar="WORD", help="While the message before is not done: queue, skip or replace."
+    ),
+]
 _Grace = Annotated[str, typer.Option(metavar="SPAN", help="How late is not too late for skip.")]
 _Key = Annotated[str | None, _text("TEXT", "The key that orders messages.")]
 _Header = Annotated[list[str] | None, _text("NAME=VALUE", "A header; may be repeated.")]
@@ -113,6 +119,7 @@ def schedule(
     end: _End = None,
     jitter: _Jitter = "0s",
     misfire: _Misfire = "once",
+    overlap: _Overlap = "queue",
     grace: _Grace = "1m",
     key: _Key = None,
     header: _Header = None,
@@ -135,7 +142,7 @@ def schedule(
     words |= {"cron": cron, "dialect": dialect, "rrule": rrule, "zone": zone}
     words |= {"start": start, "end": end, "misfire": misfire, "key": key}
     words |= {"headers": given.headers(header or ()), "priority": priority}
-    words["max_attempts"] = max_attempts
+    words |= {"max_attempts": max_attempts, "overlap": overlap}
     _refuse_untaken(context, action, [*words, "topic", "body", "count"])
     if action is Action.LIST:
         _list(session)

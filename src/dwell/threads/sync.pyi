@@ -251,6 +251,7 @@ class SyncSchedules:
         end: Due | None = None,
         jitter: Delay = 0,
         misfire: str = "once",
+        overlap: str = "queue",
         grace: Delay = "1m",
         key: str | None = None,
         headers: Mapping[str, str] | None = None,

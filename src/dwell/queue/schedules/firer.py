@@ -17,7 +17,7 @@ from dwell.batch.puts import Put, Row
 from dwell.calendar import missing
 from dwell.errors import DwellError, StoreClosed
 from dwell.given.values import Millis
-from dwell.message import Message, Result
+from dwell.message import Message, Result, State
 from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.reckoning import Bad, Reckoning, Work, after_ms
 from dwell.queue.schedules.schedule import (
@@ -26,6 +26,7 @@ from dwell.queue.schedules.schedule import (
     TOPIC,
     Schedule,
     fired_text,
+    put_ms,
     since_text,
     told_ms,
 )
@@ -174,9 +175,43 @@ class Firer:
                 work.append(one)
             else:
                 await self._bury(*one)
+        work = await self._without_overlaps(work)
         by_topic = groupby(sorted(work, key=_topic_of), key=_topic_of)
         groups = [(topic, list(some)) for topic, some in by_topic]
         await asyncio.gather(*(self._fire_into(topic, some, now_ms) for topic, some in groups))
+
+    async def _without_overlaps(self, work: Sequence[Work]) -> list[Work]:
+        """Leave out or replace what is put while the message before is not done."""
+        looked = [one for one in work if one.schedule.overlap != "queue" and one.to_do.fired_ms]
+        found = await asyncio.gather(*(self._before(one) for one in looked))
+        before = {one.message.id: message for one, message in zip(looked, found, strict=True)}
+        return [
+            one if one.message.id not in before else await self._apart(one, before[one.message.id])
+            for one in work
+        ]
+
+    async def _before(self, work: Work) -> tuple[int, Message] | None:
+        """Return the last message of a schedule and its moment, if it may still be handled."""
+        last_ms = put_ms(work.message, work.schedule)
+        if last_ms is None:
+            return None
+        schedule = work.schedule
+        message = await self._queue.get(schedule.topic, schedule.id_of(last_ms))
+        is_there = message is not None and message.state is not State.DEAD
+        return (last_ms, message) if message is not None and is_there else None
+
+    async def _apart(self, work: Work, before: tuple[int, Message] | None) -> Work:
+        """Return what a schedule does whose messages must not overlap."""
+        to_do = work.to_do
+        if work.schedule.overlap == "replace":
+            if before is not None and to_do.moments:
+                await self._queue.cancel(work.schedule.topic, before[1].id)
+            return work._replace(to_do=to_do._replace(moments=to_do.moments[-1:]))
+        if before is not None:
+            to_do = to_do._replace(moments=[], waits_ms=before[0])
+        elif len(to_do.moments) > 1:
+            to_do = to_do._replace(moments=to_do.moments[:1], waits_ms=to_do.moments[0])
+        return work._replace(to_do=to_do)
 
     async def _bury(self, message: Message, reason: str) -> None:
         _log.warning("%s", reason)
@@ -250,7 +285,7 @@ class Firer:
         else:
             told = _told(message, to_do)
             if to_do.fired_ms is not None:
-                told = fired_text(to_do.fired_ms)
+                told = fired_text(to_do.fired_ms, to_do.waits_ms)
             delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
             said = await self._queue.release(message, delay, error=told, counted=False)
         if said is Result.STALE:

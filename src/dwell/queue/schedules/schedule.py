@@ -35,8 +35,10 @@ SETBACK_MS = 60_000
 #: What messages that a schedule has put say of it.
 NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
 
-#: What a schedule says: up to when it has fired; or after when it fires, when it has not yet.
+#: A schedule says up to when it has fired; or after when it fires, when it has not yet.
 _FIRED, _SINCE = "fired up to ", "fires after "
+#: It adds the moment of the message that has to end before it puts another one.
+_WAITS = ", waits for "
 
 
 _Span: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_DELAY_MS)]
@@ -63,6 +65,7 @@ class Schedule(
     end_ms: _Moment | None = None
     jitter_ms: _Span = 0
     misfire: Literal["skip", "once", "all"] = "once"
+    overlap: Literal["queue", "skip", "replace"] = "queue"
     grace_ms: _Span = 60_000
     paused: bool = False
     app: str = ""
@@ -155,9 +158,12 @@ def moment_text(ms: int) -> str:
     return from_ms(ms).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def fired_text(ms: int) -> str:
-    """Return what a schedule says as its ``last_error`` when it has fired up to a moment."""
-    return _FIRED + moment_text(ms)
+def fired_text(ms: int, waits_ms: int | None = None) -> str:
+    """Return what a schedule says as its ``last_error`` when it has fired up to a moment.
+
+    ``waits_ms`` is the moment of its last message, if moments after that were left out.
+    """
+    return _FIRED + moment_text(ms) + ("" if waits_ms is None else _WAITS + moment_text(waits_ms))
 
 
 def since_text(ms: int) -> str:
@@ -168,6 +174,12 @@ def since_text(ms: int) -> str:
 def fired_ms(message: Message) -> int | None:
     """Return the moment up to which a schedule has fired, or None when it has not."""
     return _told_ms(message, _FIRED)
+
+
+def put_ms(message: Message, schedule: Schedule) -> int | None:
+    """Return the moment of the last message that a schedule has put, as far as it says."""
+    told = (message.last_error or "").partition(_WAITS)[2]
+    return _moment_of(told) if told else fired_ms(message) or schedule.last_ms
 
 
 def told_ms(message: Message) -> int | None:
@@ -189,11 +201,13 @@ def since_ms(message: Message, now_ms: int) -> int | None:
 
 
 def _told_ms(message: Message, begin: str) -> int | None:
-    told = message.last_error or ""
-    if not told.startswith(begin):
-        return None
+    told = (message.last_error or "").partition(_WAITS)[0]
+    return _moment_of(told.removeprefix(begin)) if told.startswith(begin) else None
+
+
+def _moment_of(text: str) -> int | None:
     try:
-        return to_ms(datetime.fromisoformat(told.removeprefix(begin)).astimezone(UTC))
+        return to_ms(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError):
         return None
 

@@ -53,6 +53,7 @@ class Schedules:
         end: Due | None = None,
         jitter: Delay = 0,
         misfire: str = "once",
+        overlap: str = "queue",
         grace: Delay = "1m",
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -70,8 +71,10 @@ class Schedules:
         read in ``zone``. It fires from ``start`` to ``end``, each message up to ``jitter`` later.
         After a time in which nobody fired, ``misfire`` says what is put for the moments that were
         missed: ``once`` the last of them, ``all`` each, ``skip`` those that are not later than
-        ``grace``. What the messages have are ``body`` and the rest, as :meth:`dwell.Queue.put`
-        takes them, and the headers
+        ``grace``. While the message before is not done, ``overlap`` decides: ``queue`` puts the
+        next one too, ``skip`` leaves it out, ``replace`` puts it and cancels the one before, unless
+        that is taken. The messages have ``body`` and the rest, as :meth:`dwell.Queue.put` takes
+        them, and the headers
         ``dwell-schedule`` and ``dwell-time``. One that is paused stays so. Raises InvalidSchedule
         for what cannot be read, and what would never fire.
         """
@@ -86,7 +89,7 @@ class Schedules:
         }
         words |= {"end": end, "jitter": jitter, "misfire": misfire, "grace": grace, "key": key}
         words |= {"headers": headers, "priority": priority, "lease": lease}
-        words |= {"max_attempts": max_attempts, "ttl": ttl}
+        words |= {"max_attempts": max_attempts, "ttl": ttl, "overlap": overlap}
         schedule = made(name, topic, body, words, now_ms, app)
         await first_after(schedule, now_ms)
         return await self._changing.put(schedule)

@@ -40,13 +40,15 @@ class Plan(NamedTuple):
     """What a schedule is to do now: the moments to put, up to where it has fired then, what next.
 
     ``since_ms`` is up to where it had fired. ``fired_ms`` is None when nothing was due; ``next_ms``
-    is None at the end of the schedule.
+    is None at the end of the schedule. ``waits_ms`` is the moment of the message for which moments
+    were left out.
     """
 
     since_ms: int
     moments: list[int]
     fired_ms: int | None
     next_ms: int | None
+    waits_ms: int | None = None
 
 
 def plan(

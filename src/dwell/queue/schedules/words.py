@@ -10,7 +10,7 @@ from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.given import values
 from dwell.queue.schedules.schedule import Schedule
 
-_MISFIRES = ("skip", "once", "all")
+_CHOICES = {"misfire": ("skip", "once", "all"), "overlap": ("queue", "skip", "replace")}
 
 
 def _text(word: str) -> Callable[[object, int], str]:
@@ -30,10 +30,14 @@ def _moment(word: str) -> Callable[[object, int], int]:
     return lambda value, now_ms: values.due_ms(value, now_ms, word)
 
 
-def _misfire(value: object, now_ms: int) -> object:
-    if value not in _MISFIRES:
-        raise values.refusal(InvalidSchedule, "misfire", value, f"one of {', '.join(_MISFIRES)}")
-    return value
+def _choice(word: str) -> Callable[[object, int], object]:
+    def read(value: object, now_ms: int) -> object:
+        if value not in _CHOICES[word]:
+            allowed = f"one of {', '.join(_CHOICES[word])}"
+            raise values.refusal(InvalidSchedule, word, value, allowed)
+        return value
+
+    return read
 
 
 #: For each word the field of a schedule, and what reads it.
@@ -47,7 +51,8 @@ _READERS: dict[str, tuple[str, Callable[[Any, int], object]]] = {
     "start": ("start_ms", _moment("start")),
     "end": ("end_ms", _moment("end")),
     "jitter": ("jitter_ms", _span("jitter")),
-    "misfire": ("misfire", _misfire),
+    "misfire": ("misfire", _choice("misfire")),
+    "overlap": ("overlap", _choice("overlap")),
     "grace": ("grace_ms", _span("grace")),
     "key": ("key", lambda value, _: values.key(value)),
     "headers": ("headers", lambda value, _: values.headers(value)),

@@ -125,6 +125,7 @@ class ScheduleRow(Struct, omit_defaults=True):
     state: str
     zone: str
     misfire: str
+    overlap: str
     grace_ms: int
     priority: int
     body: str | None = None

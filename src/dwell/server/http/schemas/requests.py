@@ -392,6 +392,7 @@ class ScheduleRequest(Request):
     jitter: Span | None = None
     jitter_ms: Whole | None = None
     misfire: Literal["once", "all", "skip"] = "once"
+    overlap: Literal["queue", "skip", "replace"] = "queue"
     grace: Span | None = None
     grace_ms: Whole | None = None
     key: str | None = None
@@ -424,6 +425,7 @@ class ScheduleChange(Request):
     jitter: Span | UnsetType | None = UNSET
     jitter_ms: Whole | UnsetType | None = UNSET
     misfire: Literal["once", "all", "skip"] | UnsetType | None = UNSET
+    overlap: Literal["queue", "skip", "replace"] | UnsetType | None = UNSET
     grace: Span | UnsetType | None = UNSET
     grace_ms: Whole | UnsetType | None = UNSET
     key: str | UnsetType | None = UNSET

@@ -1,0 +1,110 @@
+"""Schedules whose messages take longer than the time to the next one."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dwell
+from dwell.errors import InvalidSchedule
+from dwell.queue.schedules import TOPIC, Firer
+from dwell.store.memory import MemoryStore
+from tests.schedules.test_schedules import MINUTE_MS, NINE_MS, fired, ids, names, opened
+
+
+async def minutes(queue, clock, count, schedules="s"):
+    """Let the clock run, and the schedules fire each minute."""
+    for _ in range(count):
+        clock.advance(MINUTE_MS)
+        for name in schedules:
+            await fired(queue, clock, name)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "left"), [("queue", (1, 2, 3)), ("skip", (1,)), ("replace", (3,))]
+)
+async def test_what_is_put_while_nobody_takes_follows_the_overlap(overlap, left):
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap=overlap)
+        await minutes(queue, clock, 3)
+        assert await ids(queue) == names(*left)
+        # Nothing is there now, so that the next one is put.
+        await minutes(queue, clock, 1)
+        assert await ids(queue) == names(4)
+
+
+async def test_a_message_that_is_taken_is_not_done():
+    async with opened() as (queue, clock):
+        for name, overlap in (("s", "skip"), ("r", "replace")):
+            await queue.schedules.put(name, name, b"", every="1m", overlap=overlap)
+        await minutes(queue, clock, 1, "sr")
+        taken = [(await queue.take(topic, lease="1h"))[0] for topic in "sr"]
+        await minutes(queue, clock, 2, "sr")
+        assert await ids(queue, "s") == []
+        # It is not called back, and the last one is put beside it.
+        assert await ids(queue, "r") == names(3, name="r")
+        await queue.ack(taken[0])
+        await minutes(queue, clock, 1)
+        assert await ids(queue, "s") == names(4)
+
+
+async def test_a_dead_message_holds_up_nothing():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap="skip")
+        await minutes(queue, clock, 1)
+        await queue.bury((await queue.take("t"))[0], "no")
+        await minutes(queue, clock, 1)
+        assert await ids(queue) == names(2)
+
+
+async def test_after_a_time_in_which_nobody_fired_one_is_put():
+    async with opened() as (queue, clock):
+        for name, overlap in (("s", "skip"), ("r", "replace")):
+            words = {"every": "1m", "misfire": "all", "overlap": overlap}
+            await queue.schedules.put(name, name, b"", **words)
+        clock.advance(5 * MINUTE_MS)
+        for name in "sr":
+            await fired(queue, clock, name)
+        await minutes(queue, clock, 1, "sr")
+        assert await ids(queue, "s") == names(1)
+        assert await ids(queue, "r") == names(6, name="r")
+
+
+async def test_a_change_keeps_what_is_not_done():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap="skip")
+        await minutes(queue, clock, 1)
+        await queue.schedules.change("s", body=b"new")
+        await minutes(queue, clock, 2)
+        assert await ids(queue) == names(1)
+        with pytest.raises(
+            InvalidSchedule, match="overlap: got str 'never', expected one of queue"
+        ):
+            await queue.schedules.change("s", overlap="never")
+
+
+@given(st.lists(st.sampled_from(("minute", "take", "done", "again")), max_size=25))
+@settings(max_examples=60, deadline=None)
+async def test_skipped_messages_never_overlap(steps):
+    clock = dwell.SimulatedClock(NINE_MS)
+    async with dwell.Queue(MemoryStore(clock)) as queue:
+        firing = asyncio.create_task(Firer(queue).run())
+        await queue.schedules.put("s", "t", b"", every="1m", overlap="skip")
+        taken = []
+        for step in steps:
+            if step == "minute":
+                clock.advance(MINUTE_MS)
+                await fired(queue, clock)
+            elif step == "take":
+                taken += await queue.take("t", lease="1h")
+            elif step == "done" and taken:
+                await queue.ack(taken.pop())
+            elif step == "again":
+                # Somebody else fires it from now on.
+                firing.cancel()
+                firing = asyncio.create_task(Firer(queue).run())
+            counts = (await queue.stats()).topics.get("t")
+            assert counts is None or counts.delayed + counts.ready + counts.leased <= 1
+        assert await queue.get(TOPIC, "s") is not None
+        firing.cancel()
