@@ -1,6 +1,7 @@
 """What a rule costs is bounded, whatever it says: the calls of functions are counted."""
 
 import sys
+import tracemalloc
 from datetime import UTC, datetime
 
 import pytest
@@ -105,3 +106,31 @@ def test_a_line_of_cron_finds_its_way_over_odd_changes(line, zone, day):
         assert last <= ms
         following = rule.after(last)
         assert following is None or following > ms
+
+
+_TWELVE = ",".join(map(str, range(12)))
+_DAY = ",".join(map(str, range(24)))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "FREQ=MINUTELY;INTERVAL={}",
+        "FREQ=MINUTELY;INTERVAL={};BYSECOND=" + SECONDS,
+        "FREQ=HOURLY;INTERVAL={};BYMINUTE=" + _DAY,
+        "FREQ=YEARLY;INTERVAL={};BYHOUR=" + _DAY + ";BYMINUTE=" + _TWELVE,
+        "{}-59 0-23 1-31 1-12 0-6",
+    ],
+)
+def test_a_rule_that_is_kept_is_small(rule):
+    """Two thousand are kept of all that anybody asks for, and of schedules that are gone."""
+    times(rule.format(1)).after(END_MS)
+    tracemalloc.start()
+    try:
+        kept = [times(rule.format(number)) for number in range(1, 50)]
+        for one in kept:
+            one.after(END_MS)
+        size_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert size_bytes / len(kept) < 20_000

@@ -5,9 +5,13 @@ takes some microseconds for a day without any, and nobody has to begin where the
 """
 
 import re
+from array import array
+from bisect import bisect_left, bisect_right
 from calendar import monthrange
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from functools import lru_cache
+from itertools import compress
 
 _DAY_MINUTES = 24 * 60
 _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
@@ -23,7 +27,7 @@ class Days:
         self._units = _UNITS[parts["FREQ"]]
         weeks_begin = _WEEKDAYS.index(parts.get("WKST", "MO"))
         self._weeks_begin = weeks_begin if parts["FREQ"] == "WEEKLY" else None
-        self._within = _minutes_within(parts, self._units)
+        self._minutes, self._has_minute = _minutes_of(parts.get("BYHOUR"), parts.get("BYMINUTE"))
         self._seconds = sorted(set(_numbers(parts["BYSECOND"])))
         self._weekdays = {_WEEKDAYS.index(day) for day in re.findall("[A-Z]+", parts["BYDAY"])}
         self._months = set(_numbers(parts.get("BYMONTH", "1,2,3,4,5,6,7,8,9,10,11,12")))
@@ -51,13 +55,24 @@ class Days:
             return
         midnight = datetime.fromordinal(day)
         low, high = _minute(start - midnight), _minute(stop - midnight)
+        minutes = self._minutes_of_day(first)
+        minutes = minutes[bisect_left(minutes, low) : bisect_right(minutes, high)]
+        for minute in minutes[::direction]:
+            for second in self._seconds[::direction]:
+                wall = midnight + timedelta(minutes=minute, seconds=second)
+                if start <= wall <= stop:
+                    yield wall
+
+    def _minutes_of_day(self, first: int) -> Sequence[int]:
+        """Return the minutes of a day on which a step is the first one."""
+        if self._interval == 1 or self._units == 1:
+            return self._minutes
         units = range(first, self._units, self._interval)
-        for minute in [m for unit in units for m in self._within[unit]][::direction]:
-            if low <= minute <= high:
-                for second in self._seconds[::direction]:
-                    wall = midnight + timedelta(minutes=minute, seconds=second)
-                    if start <= wall <= stop:
-                        yield wall
+        if self._units == _DAY_MINUTES:
+            return [minute for minute in units if self._has_minute[minute]]
+        size, minutes = _DAY_MINUTES // self._units, self._minutes
+        places = ((bisect_left(minutes, unit * size), unit * size + size) for unit in units)
+        return [m for at, end in places for m in minutes[at : bisect_left(minutes, end)]]
 
     def _number(self, day: int) -> int:
         """Return the number of a day's week or of its first step; some day is the first of all."""
@@ -74,15 +89,18 @@ class Days:
         return not self._monthdays or not self._monthdays.isdisjoint(_both_numbers(found))
 
 
-def _minutes_within(parts: Mapping[str, str], units: int) -> list[list[int]]:
-    """Return the minutes of a day that a rule allows, by the steps of the day they are in."""
-    hours = set(_numbers(parts["BYHOUR"])) if "BYHOUR" in parts else set(range(24))
-    minutes = set(_numbers(parts["BYMINUTE"])) if "BYMINUTE" in parts else set(range(60))
-    found: list[list[int]] = [[] for _ in range(units)]
-    for minute in range(_DAY_MINUTES):
-        if minute // 60 in hours and minute % 60 in minutes:
-            found[minute * units // _DAY_MINUTES].append(minute)
-    return found
+@lru_cache(maxsize=256)
+def _minutes_of(by_hour: str | None, by_minute: str | None) -> tuple[Sequence[int], bytes]:
+    """Return the minutes of a day that a rule allows, and for each whether it is among them.
+
+    Most rules say the same of them, and many rules are kept, so that these have them in common.
+    """
+    hours = range(24) if by_hour is None else set(_numbers(by_hour))
+    minutes = range(60) if by_minute is None else set(_numbers(by_minute))
+    has_minute = bytes(
+        minute // 60 in hours and minute % 60 in minutes for minute in range(_DAY_MINUTES)
+    )
+    return array("H", compress(range(_DAY_MINUTES), has_minute)), has_minute
 
 
 def _minute(span: timedelta) -> int:
