@@ -723,6 +723,27 @@ async def test_finish_is_of_the_topic_that_it_names():
         assert await command(command="finish")
 
 
+async def test_finish_reads_what_others_have_popped_page_by_page(monkeypatch):
+    async with calling() as caller:
+        queue, pages = caller.server.queue, []
+        for at in range(40):
+            await queue.put("t", "x" * 1_000_000, id=f"{at}")
+            assert len(await queue.take("t", owner="command"))
+        held_page = MemoryStore.held_page
+
+        async def noted(*args):
+            page = await held_page(*args)
+            pages.append(len(page.messages))
+            return page
+
+        monkeypatch.setattr(MemoryStore, "held_page", noted)
+        answer = await caller.post("/command", {"command": "finish", "id": "39"})
+        assert answer["success"]
+        assert len(pages) >= 3
+        assert max(pages) < 20
+        assert caller.server.service.in_flight.answers.size_bytes == 0
+
+
 async def test_finish_finds_what_was_popped_at_another_server():
     async with calling() as caller:
 

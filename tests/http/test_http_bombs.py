@@ -1,16 +1,28 @@
 """Bodies that are small on the wire and large in memory: refused before they are unpacked."""
 
+import asyncio
 import struct
 import tracemalloc
 
 import pyarrow as pa
 import pytest
+from msgspec import inspect
 
 from dwell.errors import BatchTooLarge, InvalidInput
 from dwell.message import MAX_BATCH_MESSAGES
+from dwell.server.http import elements
+from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.media import Media
+from dwell.server.http.putrows import bodies_of
 from dwell.server.http.rows import rows_of
+from dwell.server.http.schemas.requests import (
+    FindRequest,
+    GetRequest,
+    NewMessage,
+    ScheduleRequest,
+)
 from dwell.server.http.tables import table_of
+from dwell.wire.columns import PutColumns, ReceiptColumns
 
 _MANY = 2_000_000
 
@@ -34,6 +46,8 @@ def grown(call) -> int:
         (Media.MSGPACK, b"\xdd\xff\xff\xff\xff"),
         (Media.MSGPACK, b"\xdc\xff\xff" + b"\x80" * 0xFFFF),
         (Media.NDJSON, b"{}\n" * _MANY),
+        (Media.NDJSON, b"\n" * _MANY),
+        (Media.NDJSON, b"{}\n" + b" \n" * _MANY),
         (Media.NDJSON, b"\n" * _MANY + b"{}\n" * (MAX_BATCH_MESSAGES + 1)),
     ],
 )
@@ -94,3 +108,78 @@ def test_columns_of_arrow_are_refused_before_any_record_batch_is_read(kinds, ref
     data = pa.schema(list(kinds.items())).serialize().to_pybytes() + batch
     with pytest.raises(InvalidInput, match=refusal):
         table_of(memoryview(data))
+
+
+@pytest.mark.parametrize(
+    "one", [b'{"body":"%b"}' % (rb"\n" * 1500), b'{"body":[%b1]}' % (b"1," * 1500)]
+)
+async def test_bodies_are_read_in_turns_and_no_more_than_a_batch_may_have(one):
+    rows, turns = rows_of(b"[" + b",".join([one] * MAX_BATCH_MESSAGES) + b"]", Media.JSON), 0
+    reading = asyncio.ensure_future(bodies_of(rows))
+    while not reading.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 30
+    if one.startswith(b'{"body":['):
+        with pytest.raises(BatchTooLarge, match="bodies: got"):
+            await reading
+    else:
+        assert await reading == [b"\n" * 1500] * MAX_BATCH_MESSAGES
+
+
+# --- elements ---------------------------------------------------------------------------------
+
+
+def _kinds(found):
+    """Yield a type and all that are in it."""
+    yield found
+    if isinstance(found, inspect.StructType):
+        inner = [field.type for field in found.fields]
+    elif isinstance(found, inspect.UnionType):
+        inner = found.types
+    else:
+        names = ("type", "item_type", "key_type", "value_type")
+        inner = [getattr(found, name) for name in names if hasattr(found, name)]
+    for kind in inner:
+        if isinstance(kind, inspect.Type):
+            yield from _kinds(kind)
+
+
+def test_each_list_of_what_is_asked_has_a_bound():
+    asked = {endpoint.body for endpoint in ENDPOINTS if endpoint.body is not None}
+    asked -= {NewMessage | list[NewMessage]}
+    lists = [
+        (kind, found)
+        for kind in (*asked, PutColumns, ReceiptColumns)
+        for found in _kinds(inspect.type_info(kind))
+        if isinstance(found, inspect.ListType | inspect.SetType | inspect.VarTupleType)
+    ]
+    assert len(lists) > 20
+    assert [one for one in lists if one[1].max_length is None] == []
+
+
+@pytest.mark.parametrize("text", [b'"a"', rb'"\"a"', b'"a,b"', rb'"\\"'])
+def test_no_more_elements_are_read_than_a_request_may_have(text):
+    def body(count):
+        return b'{"ids":[' + b",".join([text] * count) + b"]}"
+
+    most = elements.most_elements(GetRequest)
+    assert MAX_BATCH_MESSAGES <= most < MAX_BATCH_MESSAGES + 10
+    # Whatever texts hold, wherever the body is cut to be looked at.
+    for begin in range(5):
+        elements.check(b" " * (60_000 + begin) + body(MAX_BATCH_MESSAGES), GetRequest)
+        with pytest.raises(BatchTooLarge, match=f"more than {most} values"):
+            elements.check(b" " * (60_000 + begin) + body(300_000), GetRequest)
+    elements.check(b'{"where":"' + b"," * 200_000 + b'"}', FindRequest)
+    elements.check(b'{"where":"' + rb"\",\\" * 200_000 + b'"}', FindRequest)
+    elements.check(b'{"body":[' + b"1," * 200_000 + b"1]}", ScheduleRequest)
+
+
+def test_elements_are_counted_before_they_are_made():
+    data = b'{"ids":[' + b'"ab",' * _MANY + b'"ab"]}'
+
+    def read() -> None:
+        with pytest.raises(BatchTooLarge):
+            elements.check(data, GetRequest)
+
+    assert grown(read) < 8 << 20

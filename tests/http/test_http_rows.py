@@ -57,7 +57,7 @@ def some_rows(draw):
 def singly(rows):
     """Return what rows say, looked at one by one, or the error that they are refused with."""
     try:
-        return asyncio.run(one_by_one("t", rows, bodies_of(rows), TIMES))
+        return asyncio.run(one_by_one("t", rows, asyncio.run(bodies_of(rows)), TIMES))
     except InvalidInput as error:
         return type(error)
 
@@ -65,7 +65,7 @@ def singly(rows):
 @given(some_rows())
 def test_columns_say_what_rows_say(written):
     rows = rows_of(msgspec.json.encode(written), Media.JSON)
-    found, expected = in_columns("t", rows, bodies_of(rows), TIMES), singly(rows)
+    found, expected = in_columns("t", rows, asyncio.run(bodies_of(rows)), TIMES), singly(rows)
     if found is None:
         return
     assert isinstance(expected, Puts), (expected, written)
@@ -89,4 +89,4 @@ def test_a_field_that_all_rows_say_is_a_column(name):
         first = [1_900_000_000_000] * 2
     rows = [{"body": "x", name: value} for value in first]
     read = rows_of(msgspec.json.encode(rows), Media.JSON)
-    assert in_columns("t", read, bodies_of(read), TIMES) is not None
+    assert in_columns("t", read, asyncio.run(bodies_of(read)), TIMES) is not None

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dwell.message import MAX_BATCH_BYTES
 from dwell.server.http.call import MAX_REQUEST_BYTES
+from dwell.wire.columns import MEDIA_TYPE
 from tools.attack.attack import Attack, must
 from tools.attack.sockets import ask, hammer
 from tools.attack.target import TENANT, Target, asked
@@ -113,6 +114,23 @@ def _wide() -> bytes:
     return data
 
 
+def _blank_lines() -> bytes:
+    return b"\n" * _LONG
+
+
+def _topics() -> bytes:
+    return b'{"topics":[' + b'"abc",' * (8 * 1024 * 1024 // 6 - 40) + b'"a"]}'
+
+
+def _extras() -> bytes:
+    count = _LONG // 4
+    return b"\x82\xa5count\x01\xa6extras\xdd" + struct.pack(">I", count) + b"\xc4\x02ab" * count
+
+
+def _lists() -> bytes:
+    return b"[" + b",".join([b'{"body":[' + b"1," * 1500 + b"1]}"] * 9_999) + b"]"
+
+
 async def header_rows(target: Target) -> str:
     """Put four thousand messages with 256 headers each, and list them as Arrow."""
     headers = {f"{n:03}": "v" for n in range(256)}
@@ -149,6 +167,10 @@ ATTACKS = (
     _attack("an Arrow compression bomb", partial(_bomb, "ARROW:experimental_compression"), _ARROW),
     _attack("the same, spelled otherwise", partial(_bomb, "arrow:Body_COMPRESSION"), _ARROW),
     _attack("thousands of columns of Arrow in hundreds of parts", _wide, _ARROW),
+    _attack("millions of blank lines in NDJSON", _blank_lines, _NDJSON),
+    _attack("millions of topics", _topics, path="/v1/take"),
+    _attack("millions of extras in columns", _extras, MEDIA_TYPE),
+    _attack("thousands of bodies that are long lists", _lists),
     _attack("millions of headers", _headers),
     _attack("a body nested two million deep", _deep),
     _attack("millions of receipts", _receipts, _MSGPACK, "/v1/ack"),

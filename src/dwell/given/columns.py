@@ -97,11 +97,16 @@ def _unlimited(value: object, at: int) -> bytes:
 def check_sizes(sizes: I64) -> None:
     """Refuse bodies that are too large; raises BatchTooLarge or InvalidBody."""
     size = int(sizes.sum())
-    if size > MAX_BATCH_BYTES:
-        raise BatchTooLarge(f"bodies: got {size} bytes, expected {MAX_BATCH_BYTES} or fewer")
+    check_size(size)
     if size > MAX_BODY_BYTES and sizes.max() > MAX_BODY_BYTES:
         at = int(sizes.argmax())
         raise InvalidBody(f"bodies[{at}]: got {sizes[at]} bytes, expected at most {MAX_BODY_BYTES}")
+
+
+def check_size(size_bytes: int) -> None:
+    """Refuse bodies that are too large together; raises BatchTooLarge."""
+    if size_bytes > MAX_BATCH_BYTES:
+        raise BatchTooLarge(f"bodies: got {size_bytes} bytes, expected {MAX_BATCH_BYTES} or fewer")
 
 
 def own_ids(given: object, size: int) -> Sequence[bytes] | None:

@@ -55,7 +55,7 @@ class PutColumns(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     max_attempts: Column
     expires_ms: Column
     ids: OwnIds | None = None
-    extras: list[bytes] | None = None
+    extras: Annotated[list[bytes], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
     counted: Column | None = None
     versions: Column | None = None
 

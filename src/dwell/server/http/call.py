@@ -32,7 +32,7 @@ from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
 from dwell.queue.calling import Calling, calling_now
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
-from dwell.server.http import media
+from dwell.server.http import elements, media
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.body import Body, Data
 from dwell.server.http.delivery import Delivery
@@ -531,8 +531,11 @@ class Call:
         return media.given(self.headers.get(b"content-type"), self.endpoint.takes)
 
     def body(self, kind: type[T]) -> T:
-        """Return the body; raises InvalidInput."""
-        value: T = decoded(self.data, kind, self.given)
+        """Return the body; raises InvalidInput and BatchTooLarge."""
+        data, form = self.data, self.given
+        if form is Media.JSON:
+            elements.check(data, kind)
+        value: T = decoded(data, kind, form)
         return value
 
     @property

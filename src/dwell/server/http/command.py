@@ -11,12 +11,13 @@ from itertools import repeat
 
 import numpy as np
 
+from dwell.batch.page import Cursor
 from dwell.errors import DwellError, InvalidId, InvalidInput
 from dwell.given import values
-from dwell.message import MAX_ATTEMPTS, Message, Result, State
+from dwell.message import MAX_ATTEMPTS, MAX_BATCH_MESSAGES, Message, Result, State
 from dwell.server.http.answer import Answer
 from dwell.server.http.bodies import unpacked
-from dwell.server.http.call import Call
+from dwell.server.http.call import MOST_ANSWER_BYTES, Call
 from dwell.server.http.media import Media
 from dwell.server.http.schemas.answers import CommandAnswer
 from dwell.server.http.schemas.requests import Command
@@ -129,11 +130,26 @@ async def _held(call: Call, ask: Command, topic: str | None, id_: str) -> str | 
     found = await _find(call, ask, id_, Right.TAKE)
     if found is None or found.state is not State.LEASED:
         return None
-    for message in await call.queue.held(OWNER):
-        is_it = message.id == id_ and topic in (None, message.topic)
-        if is_it and call.may(message.topic, Right.TAKE):
-            return message.receipt
-    return None
+    return await _receipt_of(call, topic, id_)
+
+
+async def _receipt_of(call: Call, topic: str | None, id_: str) -> str | None:
+    """Return the receipt of what was popped; None where it is not held, or another's.
+
+    What all callers have popped may be as large as the store, so it is read page by page.
+    """
+    cursor: Cursor | None = None
+    async with call.looking():
+        await call.reserve_answer(MOST_ANSWER_BYTES)
+        while True:
+            page = await call.queue.store.held_page(OWNER, cursor, MAX_BATCH_MESSAGES)
+            for at, held_id in enumerate(page.messages.ids):
+                of_topic = page.messages.topics[at] if held_id == id_ else ""
+                if of_topic and topic in (None, of_topic) and call.may(of_topic, Right.TAKE):
+                    return page.messages[at].receipt
+            cursor = page.cursor
+            if cursor is None:
+                return None
 
 
 async def _ack(call: Call, receipt: str | None) -> bool:

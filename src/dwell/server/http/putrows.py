@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dwell.batch.puts import Put, Puts, Row
 from dwell.errors import InvalidId, InvalidInput, InvalidTime
@@ -28,7 +28,7 @@ async def put_rows(
     if not rows:
         return ()
     queue = call.queue
-    bodies = bodies_of(rows)
+    bodies = await bodies_of(rows)
     call.service.check_body(max(map(len, bodies)))
     levels_ms: Sequence[int] = ()
     if [row.delay_level for row in rows].count(None) < len(rows):
@@ -169,23 +169,38 @@ def _moment(row: NewMessage, name: str) -> Due | None:
     return ms if said is None else said
 
 
-def bodies_of(rows: Sequence[NewMessage]) -> list[bytes]:
-    """Return the bodies of messages; raises InvalidBody.
+async def bodies_of(rows: Sequence[NewMessage]) -> list[bytes]:
+    """Return the bodies of messages; raises InvalidBody and BatchTooLarge.
 
-    A text without a backslash is written as it is read, as most are.
+    A text without a backslash is written as it is read, as most are. Others are read in turns, and
+    no more of them than a batch may have.
     """
 
     def slowly(at: int) -> bytes:
         return values.body(body_of_row(rows[at], at), f"messages[{at}].body")
 
     if isinstance(rows[0], PackedMessage):
-        return [slowly(at) for at in range(len(rows))]
-    for at, row in enumerate(rows):
-        check_written(row.body, f"messages[{at}].body")
-    written = [b"" if row.body_base64 is not None else bytes(row.body) for row in rows]
-    return [
-        raw[1:-1]
-        if raw[:1] == b'"' and b"\\" not in raw and len(raw) <= MAX_BODY_BYTES
-        else slowly(at)
-        for at, raw in enumerate(written)
-    ]
+        read: list[bytes | None] = [None] * len(rows)
+    else:
+        for at, row in enumerate(rows):
+            check_written(row.body, f"messages[{at}].body")
+        written = [b"" if row.body_base64 is not None else bytes(row.body) for row in rows]
+        read = [
+            raw[1:-1]
+            if raw[:1] == b'"' and b"\\" not in raw and len(raw) <= MAX_BODY_BYTES
+            else None
+            for raw in written
+        ]
+    if None in read:
+        size_bytes = sum(len(body) for body in read if body is not None)
+        others = [at for at, body in enumerate(read) if body is None]
+        async for at in in_turns(others, (_written_bytes(rows[at]) for at in others)):
+            read[at] = body = slowly(at)
+            size_bytes += len(body)
+            columns.check_size(size_bytes)
+    return cast(list[bytes], read)
+
+
+def _written_bytes(row: NewMessage) -> int:
+    """Return how long a body is as it is written."""
+    return len(memoryview(row.body)) + len(row.body_base64 or "")

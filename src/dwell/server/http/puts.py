@@ -30,7 +30,7 @@ from dwell.server.http.body import Data
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 from dwell.server.http.putrows import put_rows
-from dwell.server.http.rows import rows_of
+from dwell.server.http.rows import rows_in_turns
 from dwell.server.http.schemas.answers import PutResult, PutResults
 from dwell.server.http.schemas.requests import PutQuery
 from dwell.server.parts import in_turns
@@ -65,7 +65,7 @@ async def put(call: Call) -> Answer:
     if form is Media.ARROW:
         puts: Sequence[Put] = await arrow.put(call, topic, data, on_conflict)
     else:
-        puts = await put_rows(call, topic, rows_of(data, form), on_conflict)
+        puts = await put_rows(call, topic, await rows_in_turns(data, form), on_conflict)
     return call.answer(PutResults(_results(puts)))
 
 

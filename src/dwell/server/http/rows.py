@@ -1,8 +1,9 @@
 """Rows in and out: messages as objects, as the queue takes them and as callers read them."""
 
+import asyncio
 import codecs
 import io
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from itertools import repeat
 
 import msgspec
@@ -57,6 +58,8 @@ class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=F
 _EVENT_BYTES = 128
 #: How long a message may be as it is written: JSON may say each sign of a body in six.
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+#: How many lines of NDJSON are read, most of which may be blank.
+_MOST_LINES = 10 * MAX_BATCH_MESSAGES
 #: How much of a body is looked at at a time for whether it is text.
 _PIECE_BYTES = 1024 * 1024
 
@@ -69,16 +72,42 @@ def rows_of(data: Data, form: Media) -> list[NewMessage]:
 
     Raises InvalidInput and BatchTooLarge.
     """
+    steps = _steps(data, form)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: list[NewMessage] = done.value
+            return found
+
+
+async def rows_in_turns(data: Data, form: Media) -> list[NewMessage]:
+    """Return the same; a large body is gone over several times, between which others have turns."""
+    if len(data) <= MAX_MESSAGE_BYTES:
+        return rows_of(data, form)
+    steps = _steps(data, form)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: list[NewMessage] = done.value
+            return found
+        await asyncio.sleep(0)
+
+
+def _steps(data: Data, form: Media) -> Generator[None, None, list[NewMessage]]:
+    """Read the messages of a body, and pause each time when it was gone over."""
     if form is Media.MSGPACK:
         columns.check_count(_packed_count(data), "messages")
-        _check_sizes(data, form)
+        yield from _check_sizes(data, form)
         found = decoded(data, _PACKED_ROWS, form)
     else:
         # A body is kept as it is written, so nothing else would look at its bytes.
         braces = _checked_utf8(data)
+        yield
         if form is Media.NDJSON:
             return lines_of(data)
-        _check_sizes(data, form)
+        yield from _check_sizes(data, form)
         # Bodies may have braces of their own, so many of them say only that it has to be counted.
         is_many = braces > MAX_BATCH_MESSAGES
         found = _counted_rows(data) if is_many else decoded(data, _NEW_ROWS, form)
@@ -93,7 +122,7 @@ class _Any(msgspec.Struct, gc=False):
         columns.check_count(len(_counted), "messages")
 
 
-def _check_sizes(data: Data, form: Media) -> None:
+def _check_sizes(data: Data, form: Media) -> Iterator[None]:
     """Refuse a message that is too large however it is written.
 
     What is wrong with it would be said with all of it. Raises InvalidInput and BatchTooLarge.
@@ -103,8 +132,10 @@ def _check_sizes(data: Data, form: Media) -> None:
     _counted.clear()
     if not isinstance(decoded(data, _ANY_ROWS, form), list):
         _check_size(len(data), 0)
+    yield
     for at, raw in enumerate(decoded(data, list[msgspec.Raw], form)):
         _check_size(len(memoryview(raw)), at)
+    yield
 
 
 def _check_size(size_bytes: int, at: int) -> None:
@@ -158,6 +189,9 @@ def lines_of(data: Data) -> list[NewMessage]:
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     file.seek(0)
     for number, line in enumerate(iter(file.readline, b""), 1):
+        if number > _MOST_LINES:
+            told = f"{_MOST_LINES} lines, expected {MAX_BATCH_MESSAGES} or fewer with a message"
+            raise BatchTooLarge(f"messages: got more than {told}")
         _check_size(len(line), len(rows))
         if line.strip():
             columns.check_count(len(rows) + 1, "messages")
