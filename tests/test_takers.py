@@ -9,6 +9,7 @@ import dwell
 from dwell import Result
 from dwell.batch.puts import Puts, uniform
 from dwell.message import MAX_BODY_BYTES
+from dwell.queue.takers import Take, Wish
 from dwell.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000
@@ -402,3 +403,23 @@ async def test_what_falls_due_as_a_wait_ends_is_taken():
             await queue.put("t", b"x", delay=1)
             clock.advance(1000)
             assert len(await taking) == 1
+
+
+class Name(str):
+    """Counts how often names are compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_wake_does_not_look_through_many_topics():
+    topics = tuple(Name(f"t{number}") for number in range(10_000))
+    take = Take(Wish(topics, 1000, ""), [])
+    Name.compared = 0
+    assert "u" not in take.topics
+    assert "t9999" in take.topics
+    assert Name.compared < 10

@@ -9,7 +9,7 @@ way makes that take's takers ask again, and one that met a taker that has gone i
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Container, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from dwell.batch.batch import Batch
@@ -63,13 +63,20 @@ class Taker:
         self.sleeper: asyncio.Future[None] | None = None
 
 
-class Take:
-    """Takers whose wishes are one call of the store."""
+#: How many topics are soon looked through, one after the other.
+_FEW_TOPICS = 8
 
-    __slots__ = ("limit", "takers", "was_woken", "wish")
+
+class Take:
+    """Takers whose wishes are one call of the store; ``topics`` are those of their wish."""
+
+    __slots__ = ("limit", "takers", "topics", "was_woken", "wish")
 
     def __init__(self, wish: Wish, takers: Sequence[Taker]) -> None:
         self.wish = wish
+        # Each wake looks into them.
+        is_wide = len(wish.topics) > _FEW_TOPICS
+        self.topics: Container[str] = frozenset(wish.topics) if is_wide else wish.topics
         self.takers = takers
         self.limit = sum(taker.limit for taker in takers)
         self.was_woken = False
@@ -158,7 +165,7 @@ class Takers:
     def wake(self, topic: str, count: int) -> None:
         """Let the oldest takers that wait on a topic ask again, as many as ``count`` needs."""
         for take in self._under_way:
-            if topic in take.wish.topics:
+            if topic in take.topics:
                 take.was_woken = True
         if topic in self._parked and count:
             self._wake_in_time(topic, count)

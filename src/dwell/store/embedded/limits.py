@@ -41,6 +41,7 @@ class Limits:
     ``keyed_rows``: rows whose keys are read before others go on, where they begin to matter.
     ``formed_rows``: ready messages that stand anew before others go on, when settings change.
     ``passed_rows``: ready messages that one take passes over, as others of their keys are taken.
+    ``taken_topics``: topics of which one take gives messages.
     ``calls``, ``calls_ms``: messages of requests whose results are kept for a repeat, and how long
     they are kept; ``call_block`` of them are sorted and dropped together.
     ``errors_bytes``: errors that a record of released messages has, of which each may have its own;
@@ -80,6 +81,7 @@ class Limits:
     keyed_rows: int = 1 << 13
     formed_rows: int = 1 << 13
     passed_rows: int = 1 << 14
+    taken_topics: int = 1000
     calls: int = 1 << 20
     calls_ms: int = 60_000
     call_block: int = 1 << 14

@@ -99,8 +99,12 @@ class Ready:
         """
         found: list[Rows] = []
         room_bytes, has_more = self._limits.answer_bytes, False
-        for number, count in counts.items():
+        for place, (number, count) in enumerate(counts.items()):
             if not limit or room_bytes <= 0:
+                break
+            if place >= self._limits.taken_topics:
+                # The others are left to the next take, or each would hold up all that others do.
+                has_more = True
                 break
             rows, has_more = self._pop(number, min(limit, count))
             rows, is_cut = self._fitting(number, rows, room_bytes)
