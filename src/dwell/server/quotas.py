@@ -5,16 +5,16 @@ way, is added. So requests that come at once cannot pass a quota together, and w
 until the next look.
 """
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import numpy as np
 
-from dwell.batch.stats import Stats
+from dwell.batch.stats import Stats, TopicStats
 from dwell.clock.clock import monotonic_ms
 from dwell.errors import (
     AccessDenied,
@@ -30,10 +30,13 @@ from dwell.message import U8, Result
 from dwell.queue import Queue
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.board.shared import Shared
+from dwell.server.sorting import in_order
 from dwell.server.tokens import Grant, Right, TokenFile, Tokens
 
 #: How long a look holds at least.
 _LOOK_S = 1.0
+#: Of how many topics is read before others have their turn.
+_AT_ONCE = 2000
 #: What stands behind every name of a topic that begins with some text.
 _BEHIND = "\x7f"
 #: What says that nothing was put.
@@ -43,15 +46,28 @@ _REFUSED = (InvalidInput, IdExists, TopicFull, AccessDenied)
 class Seen:
     """What a look found, so that the part under some prefixes is read off without a pass."""
 
-    def __init__(self, stats: Stats, sizes: dict[str, int]) -> None:
-        self.topics = stats.topics
-        counts = {
-            name: of.delayed + of.ready + of.leased + of.dead for name, of in stats.topics.items()
-        }
-        self._names = sorted(name for name, count in counts.items() if count)
-        self._there = set(self._names)
-        self._messages = [0, *accumulate(counts[name] for name in self._names)]
-        self._bytes = [0, *accumulate(sizes.get(name, 0) for name in self._names)]
+    def __init__(self, topics: Mapping[str, TopicStats], names: list[str]) -> None:
+        self.topics = topics
+        self._names = names
+        self._there = set(names)
+        self._messages, self._bytes = [0], [0]
+
+    @classmethod
+    async def of(cls, stats: Stats, sizes: Mapping[str, int]) -> "Seen":
+        """Return what counts and sizes say; others have turns where there are very many topics."""
+        there = list[str]()
+        for at, (name, of) in enumerate(stats.topics.items(), 1):
+            if _messages_of(of):
+                there.append(name)
+            if at % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        seen = cls(stats.topics, await in_order(there, str))
+        for at, name in enumerate(seen._names, 1):
+            seen._messages.append(seen._messages[-1] + _messages_of(stats.topics[name]))
+            seen._bytes.append(seen._bytes[-1] + sizes.get(name, 0))
+            if at % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return seen
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._there
@@ -66,6 +82,10 @@ class Seen:
             messages += self._messages[end] - self._messages[first]
             size_bytes += self._bytes[end] - self._bytes[first]
         return topics, messages, size_bytes
+
+
+def _messages_of(counts: TopicStats) -> int:
+    return counts.delayed + counts.ready + counts.leased + counts.dead
 
 
 def _apart(prefixes: tuple[str, ...]) -> list[str]:
@@ -306,7 +326,7 @@ class Quotas:
             if self._last is None:
                 raise
             return self._last
-        self._last = Seen(stats, sizes)
+        self._last = await Seen.of(stats, sizes)
         for account in looked:
             account.end_look()
         return self._last

@@ -4,8 +4,8 @@ It costs the same for one who looks as for many, and no more than a few hundredt
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -16,6 +16,7 @@ from dwell.message import I64, Kind, TopicSettings
 from dwell.queue import Queue
 from dwell.server.board.recent import NOTHING, Lately, lately
 from dwell.server.board.shared import Shared, SharedBy
+from dwell.server.sorting import in_order
 
 #: How many holders are known at most.
 MOST_HOLDERS = 1000
@@ -158,20 +159,39 @@ class Board:
         return rows
 
     async def _part(self, look: Look) -> Overview:
-        rows = await self._rows.get()
-        rows = [row for row in rows if row.name.startswith(look.prefixes)]
-        rows = [row for row in rows if look.match in row.name]
-        rows.sort(key=attrgetter("name"))
-        if look.sort == "oldest":
-            rows.sort(key=lambda row: row.oldest_ms or 2**62)
-        elif look.sort != "name":
-            rows.sort(key=lambda row: -(getattr(row, look.sort) or 0))
+        rows = await _seen(await self._rows.get(), look)
+        rows = await in_order(rows, _ORDERS.get(look.sort, partial(_less_of, look.sort)))
         end = look.offset + look.limit
         part = [
             msgspec.structs.replace(row, paused=(await self._settings.get(row.name)).paused)
             for row in rows[look.offset : end]
         ]
-        return Overview(_sums(rows), part, end if end < len(rows) else None)
+        return Overview(await _sums(rows), part, end if end < len(rows) else None)
+
+
+async def _seen(rows: list[TopicRow], look: Look) -> list[TopicRow]:
+    """Return those that a look is to show; others have turns meanwhile."""
+    seen: list[TopicRow] = []
+    for at in range(0, len(rows), _AT_ONCE):
+        seen += (
+            row
+            for row in rows[at : at + _AT_ONCE]
+            if row.name.startswith(look.prefixes) and look.match in row.name
+        )
+        await asyncio.sleep(0)
+    return seen
+
+
+#: By which numbers and names topics are sorted, where that is not by one of their numbers.
+_ORDERS: dict[str, Callable[[TopicRow], tuple[float, str]]] = {
+    "name": lambda row: (0, row.name),
+    "oldest": lambda row: (row.oldest_ms or 2**62, row.name),
+}
+
+
+def _less_of(sort: str, row: TopicRow) -> tuple[float, str]:
+    """Return what puts those first that have most of something."""
+    return -(getattr(row, sort) or 0), row.name
 
 
 def _row(
@@ -193,8 +213,13 @@ def _row(
     )
 
 
-def _sums(rows: list[TopicRow]) -> Sums:
+async def _sums(rows: list[TopicRow]) -> Sums:
+    totals = dict.fromkeys(_SUMMED, 0.0)
+    for at in range(0, len(rows), _AT_ONCE):
+        for name in _SUMMED:
+            totals[name] += sum(getattr(row, name) for row in rows[at : at + _AT_ONCE])
+        await asyncio.sleep(0)
     sums = Sums(len(rows))
-    for name in _SUMMED:
-        setattr(sums, name, round(sum(getattr(row, name) for row in rows), 1))
+    for name, total in totals.items():
+        setattr(sums, name, round(total, 1))
     return sums
