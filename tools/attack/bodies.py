@@ -128,7 +128,7 @@ def _extras() -> bytes:
 
 
 def _lists() -> bytes:
-    return b"[" + b",".join([b'{"body":[' + b"1," * 1500 + b"1]}"] * 9_999) + b"]"
+    return b"[" + b",".join([b'{"body":[' + b"1," * 900 + b"1]}"] * 9_999) + b"]"
 
 
 async def header_rows(target: Target) -> str:

@@ -55,6 +55,8 @@ class Times(NamedTuple):
     levels_ms: Sequence[int]
 
 
+#: Of how many messages the bodies are copied at a time.
+_AT_ONCE = 500
 #: How many times as long as another byte one of the headers takes: each is unpacked and checked.
 _HEADER_COST = 4
 
@@ -184,13 +186,17 @@ async def bodies_of(rows: Sequence[NewMessage]) -> list[bytes]:
     else:
         for at, row in enumerate(rows):
             check_written(row.body, f"messages[{at}].body")
-        written = [b"" if row.body_base64 is not None else bytes(row.body) for row in rows]
-        read = [
-            raw[1:-1]
-            if raw[:1] == b'"' and b"\\" not in raw and len(raw) <= MAX_BODY_BYTES
-            else None
-            for raw in written
-        ]
+        read = []
+        for at in range(0, len(rows), _AT_ONCE):
+            part = rows[at : at + _AT_ONCE]
+            written = [b"" if row.body_base64 is not None else bytes(row.body) for row in part]
+            # What has to be unpacked is not copied for all messages at a time.
+            read += [
+                raw[1:-1]
+                if raw[:1] == b'"' and b"\\" not in raw and len(raw) <= MAX_BODY_BYTES
+                else None
+                for raw in written
+            ]
     if None in read:
         size_bytes = sum(len(body) for body in read if body is not None)
         others = [at for at, body in enumerate(read) if body is None]

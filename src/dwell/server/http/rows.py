@@ -85,14 +85,15 @@ async def rows_in_turns(data: Data, form: Media) -> list[NewMessage]:
     """Return the same; a large body is gone over several times, between which others have turns."""
     if len(data) <= MAX_MESSAGE_BYTES:
         return rows_of(data, form)
-    steps = _steps(data, form)
-    while True:
+    steps, found = _steps(data, form), list[NewMessage]()
+    is_over = False
+    while not is_over:
         try:
             next(steps)
         except StopIteration as done:
-            found: list[NewMessage] = done.value
-            return found
+            found, is_over = done.value, True
         await asyncio.sleep(0)
+    return found
 
 
 def _steps(data: Data, form: Media) -> Generator[None, None, list[NewMessage]]:
