@@ -96,14 +96,31 @@ async def test_messages_of_who_has_left_are_given_back_before_a_stop(tmp_path):
                 await wires[-1].send(request("POST", "/v1/take", {"topics": "t"}))
             await until_async(lambda: sum(one._answering is not None for one in connections) == 50)
             for wire in wires:
-                wire.close()
-            await until_async(lambda: all(one._delivery.is_ended for one in connections))
+                wire.reset()
+            await until_async(lambda: all(one._delivery.is_lost for one in connections))
             stopping = asyncio.create_task(server.port.stop())
-            await asyncio.sleep(0)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not stopping.done()
         finally:
             disk.go_on.set()
         await stopping
         assert (await server.queue.stats()).topics["t"].leased == 0
+
+
+async def test_the_next_request_waits_for_who_reads_the_answer_before():
+    async with opened() as server:
+        await server.queue.put_many("t", ["x" * 100_000] * 100)
+        wire = await Wire.open(server, 4096)
+        wire.reader._transport.pause_reading()
+        await wire.send(TAKE + TAKE)
+        (connection,) = server.port.connections
+        await until_async(lambda: connection._is_paused and connection._answering is None)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert connection._held
+        assert connection._answering is None
+        wire.close()
 
 
 async def test_an_answer_that_nobody_reads_is_given_back_when_a_stop_has_no_more_time():

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 from typing import Any, ClassVar, NamedTuple
 
 JSON = "application/json"
@@ -90,6 +91,13 @@ class Wire:
                 while data := await self.reader.read(65536):
                     said += data
         return said
+
+    def reset(self) -> None:
+        """Break the connection off, so that the other end cannot write to it either."""
+        self.writer.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        self.writer.transport.abort()
 
     def close(self) -> None:
         self._open.discard(self)
