@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 _WAIT = "1h"
 _BACKOFF_MS = 1_000
+#: How often a burst looks whether a handler still runs, seconds.
+_LOOK_S = 0.1
 #: How soon to say again what could not be said.
 _AGAIN_MS = 500
 
@@ -150,7 +152,10 @@ class Runner:
                 if burst and not len(batch):
                     if not self._running:
                         return
-                    await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                    # One that is left alone is not waited for.
+                    await asyncio.wait(
+                        self._running, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
+                    )
 
     async def stop(self, grace: "asyncio.Future[None]") -> None:
         """Let handlers end until ``grace`` is done, and give everything else back as it was.
@@ -313,7 +318,13 @@ class Runner:
             self._pool.replace_one()
         outcome = self._late(job)
         self._tally.add(job.topic, outcome, self._sub.timeout_ms / 1000)
-        self._spawn(job, self._settle(job, outcome))
+        self._spawn(job, self._settle_late(job, outcome))
+
+    async def _settle_late(self, job: Job, outcome: Outcome) -> None:
+        job.outcome = outcome
+        if self._around:
+            await self._around.after(job.what, Expired())
+        await self._settle(job, outcome)
 
     def _late(self, job: Job) -> Outcome:
         if job.is_lost:
