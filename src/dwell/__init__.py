@@ -57,6 +57,7 @@ from dwell.errors import (
     TopicFull,
     Unauthorized,
 )
+from dwell.given.growth import exponential
 from dwell.given.selecting import select
 from dwell.handle import Handle, open  # noqa: A004 - read as dwell.open
 from dwell.message import Kind, Message, Result, State, TopicSettings
@@ -131,6 +132,7 @@ __all__ = [
     "TypedMessage",
     "Unauthorized",
     "Wanted",
+    "exponential",
     "open",
     "select",
 ]

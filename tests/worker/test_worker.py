@@ -142,7 +142,7 @@ async def test_retry_delays_are_the_topics_or_the_handlers_own(retry, delays_ms)
             raise Retry
         raise RuntimeError("failed")
 
-    async with beside(handling(handle, "t", retry=retry), clock) as queue:
+    async with beside(handling(handle, "t", retry=retry, jitter=0), clock) as queue:
         await queue.configure("t", retry_delays_ms=[7_000, 8_000])
         await queue.put("t", b"", id="x")
         for attempt, delay_ms in enumerate(delays_ms, 1):

@@ -136,16 +136,18 @@ class Worker:
         kind: type[Any] | None = None,
         timeout: Delay | None = None,
         processes: bool = False,
+        jitter: float | None = None,
     ) -> Callable[[F], F]:
         """Handle the messages of one or more topics with the decorated function.
 
         The function gets a Message, or with ``batch`` above 1 a Batch of at most that many. It may
         be asynchronous or plain; plain functions run in threads. At most ``concurrency`` run at
         once. ``lease`` and ``retry`` (the delays after the first, second ... failure, the last
-        delay repeats) default to the topic's settings. With ``by_key``, messages of one key are
-        handled one after another in the order of their takes. With ``kind``, a type as for
-        :meth:`dwell.Queue.topic`, the message has the ``value`` of its body; a body that is not of
-        the type is buried with the reason.
+        delay repeats) default to the topic's settings. Each delay of ``retry`` is longer or shorter
+        by up to ``jitter`` of it, by default a tenth if the delays grow. With ``by_key``, messages
+        of one key are handled one after another in the order of their takes. With ``kind``, a type
+        as for :meth:`dwell.Queue.topic`, the message has the ``value`` of its body; a body that is
+        not of the type is buried with the reason.
 
         A handler that has run for ``timeout`` fails, and the attempt counts: an asynchronous one is
         cancelled, in a plain one an exception is raised with its next step in Python, and one that
@@ -172,6 +174,7 @@ class Worker:
             retry_ms=tuple(values.delay_ms(delay, "retry") for delay in delays),
             timeout_ms=0 if timeout is None else _timeout_ms(timeout),
             processes=processes,
+            jitter=_jitter(jitter, delays),
         )
 
         def register(handler: F) -> F:
@@ -437,6 +440,14 @@ def _check_handler(handler: object, *, processes: bool) -> None:
         raise InvalidInput(
             f"processes: got the asynchronous handler {handler!r:.80}, expected a plain one"
         )
+
+
+def _jitter(jitter: float | None, delays: Sequence[Delay]) -> float:
+    if jitter is None:
+        return 0.1 if len(delays) > 1 else 0.0
+    if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
+        raise values.refusal(InvalidInput, "jitter", jitter, "a part from 0 to 1")
+    return float(jitter)
 
 
 def _timeout_ms(timeout: Delay) -> int:

@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import logging
 import os
+import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class Subscription:
     """One handler and how it wants its messages.
 
     ``retry_ms`` are its own retry delays, if any, ``timeout_ms`` is how long a call may take, or 0;
-    with ``processes`` it runs in processes of its own.
+    with ``processes`` it runs in processes of its own. Each retry delay is up to ``jitter`` of it
+    longer or shorter, so that messages that fail together are not tried again together.
     """
 
     handler: Callable[[Any], Any]
@@ -75,6 +77,7 @@ class Subscription:
     retry_ms: tuple[int, ...]
     timeout_ms: int = 0
     processes: bool = False
+    jitter: float = 0.0
 
     def __str__(self) -> str:
         how = ", by key" if self.by_key else ""
@@ -117,6 +120,7 @@ class Runner:
         self._lanes = Lanes(by_key=subscription.by_key)
         self._keeper = LeaseKeeper(queue, self._lose)
         self._running: dict[asyncio.Task[None], Job] = {}
+        self._random = random.Random()
         self._held = 0
         #: How many calls were begun.
         self.handled = 0
@@ -401,8 +405,11 @@ class Runner:
             return HandlerError(f"the process of the handler ended: {error}")
 
     def _retry_ms(self, job: Job) -> int | None:
-        delays_ms = self._sub.retry_ms
-        return retry_delay_ms(delays_ms, job.attempt) if delays_ms else None
+        delays_ms, jitter = self._sub.retry_ms, self._sub.jitter
+        if not delays_ms:
+            return None
+        delay_ms = retry_delay_ms(delays_ms, job.attempt)
+        return round(delay_ms * (1 + jitter * self._random.uniform(-1, 1)))
 
     def _lose(self, job: Job) -> None:
         """Tell a handler that its message is no longer its own; a thread cannot be told."""
