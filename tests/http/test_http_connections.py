@@ -84,7 +84,8 @@ async def test_a_body_in_chunks_is_read_whatever_it_holds(size, filling):
         wire.close()
 
 
-async def test_messages_of_who_has_left_are_given_back_before_a_stop(tmp_path):
+@pytest.mark.parametrize("way", ["close", "reset"])
+async def test_messages_of_who_has_left_are_given_back_before_a_stop(tmp_path, way):
     disk = HeldDisk()
     async with served(EmbeddedStore(tmp_path / "store", disk=disk)) as server:
         await server.queue.put_many("t", ["x"] * 50)
@@ -96,8 +97,9 @@ async def test_messages_of_who_has_left_are_given_back_before_a_stop(tmp_path):
                 await wires[-1].send(request("POST", "/v1/take", {"topics": "t"}))
             await until_async(lambda: sum(one._answering is not None for one in connections) == 50)
             for wire in wires:
-                wire.reset()
-            await until_async(lambda: all(one._delivery.is_lost for one in connections))
+                getattr(wire, way)()
+            gone = {"close": "is_ended", "reset": "is_lost"}[way]
+            await until_async(lambda: all(getattr(one._delivery, gone) for one in connections))
             stopping = asyncio.create_task(server.port.stop())
             for _ in range(20):
                 await asyncio.sleep(0)
