@@ -1,1 +1,1 @@
-"""The stores: what keeps the messages."""
+"""The stores, which keep the messages."""

@@ -1,9 +1,9 @@
-"""Allowances: how many messages of a topic may be taken now, where its settings bound that.
+"""Allowances: how many messages of a topic may be taken now, if its settings limit that.
 
-``most_leased`` follows from what is leased. ``rate`` is a bucket of tokens (Turner 1986): it fills
-with so many a second up to a tenth of a second's worth, or one, and each message taken costs one.
-So in any span of ``t`` seconds at most ``rate * t + max(rate / 10, 1)`` are taken. A bucket stays
-when settings change, or else whoever changes them often would have no rate.
+``most_leased`` counts the current leases. ``rate`` is a bucket of tokens (Turner 1986): it fills at
+``rate`` tokens a second up to a tenth of a second's worth, or one, and each message taken costs
+one. So in any span of ``t`` seconds at most ``rate * t + max(rate / 10, 1)`` are taken. A bucket is
+kept when settings change, because frequent changes would otherwise bypass the rate.
 """
 
 import heapq
@@ -12,18 +12,18 @@ from typing import Generic, NamedTuple, TypeVar
 
 from dwell.message import TopicSettings
 
-#: What a topic is named by.
+#: The type of a topic's name in a store.
 Name = TypeVar("Name", int, str)
 
-#: What a taker finds at least who was told to come again, as a part of a second's worth.
+#: A waiting taker is woken for no less than this, as a part of a second's worth.
 _WORTH_WAKING = 0.01
 
-#: How many times that no longer hold may be kept.
+#: How many outdated times may be kept.
 _SPARE = 64
 
 
 class _Bucket(NamedTuple):
-    """How many tokens there were, when, and how many came a second then."""
+    """The tokens at a time, and the rate then."""
 
     tokens: float
     at_ms: int
@@ -31,17 +31,17 @@ class _Bucket(NamedTuple):
 
 
 class Allowances(Generic[Name]):
-    """The buckets of topics that have a rate; who opens a store finds them full."""
+    """The buckets of topics with a rate; they are full when a store is opened."""
 
     def __init__(self) -> None:
         self._buckets: dict[Name, _Bucket] = {}
-        #: When those topics may be taken from again that had more than was allowed.
+        #: When to retry topics that had more ready messages than their rate allowed.
         self._again_ms: dict[Name, int] = {}
-        #: These times, and some that no longer hold.
+        #: These times, and some that are outdated.
         self._times: list[tuple[int, Name]] = []
 
     def left(self, name: Name, settings: TopicSettings, leased: int, now_ms: int) -> int | None:
-        """Return how many messages of a topic may be taken now, None where nothing bounds it."""
+        """Return how many messages of a topic may be taken now, None without a limit."""
         bounds = []
         if settings.most_leased:
             bounds.append(max(settings.most_leased - leased, 0))
@@ -50,11 +50,11 @@ class Allowances(Generic[Name]):
         return min(bounds, default=None)
 
     def spend(self, name: Name, rate: int, number: int, now_ms: int) -> None:
-        """Note that so many messages were taken."""
+        """Note that ``number`` messages were taken."""
         self._buckets[name] = _Bucket(self._tokens(name, rate, now_ms) - number, now_ms, rate)
 
     def come_again(self, name: Name, rate: int, now_ms: int) -> bool:
-        """Note that there is more to be taken than the rate may allow; tell if it is next."""
+        """Note that more is ready than the rate may allow; tell if this retry time is the next."""
         missing = max(rate * _WORTH_WAKING, 1) - self._tokens(name, rate, now_ms)
         if missing <= 0:
             return False
@@ -64,15 +64,15 @@ class Allowances(Generic[Name]):
         return self._times[0] == (again_ms, name)
 
     def next_ms(self) -> int | None:
-        """Return when a topic can be taken from again first."""
+        """Return the earliest retry time of a topic."""
         while self._times and not self._holds(*self._times[0]):
             heapq.heappop(self._times)
         return self._times[0][0] if self._times else None
 
     def come(self, now_ms: int) -> list[Name]:
-        """Return the topics that can be taken from again, and forget that they were waited for.
+        """Return the topics whose retry time has come, and drop their retry times.
 
-        Of one from which others took meanwhile it is to be noted anew that there is more.
+        If others have taken from a topic since, it must be noted again that more is ready.
         """
         found: list[Name] = []
         while self._times and self._times[0][0] <= now_ms:
@@ -83,14 +83,14 @@ class Allowances(Generic[Name]):
         return found
 
     def turn_back(self, now_ms: int) -> None:
-        """Let nobody wait for a time that was near, and is far as the clock went back."""
+        """Move all retry times to now, because the clock went back and they are far away."""
         self._again_ms = dict.fromkeys(self._again_ms, now_ms)
         self._sort()
         for name, bucket in self._buckets.items():
             self._buckets[name] = bucket._replace(at_ms=min(bucket.at_ms, now_ms))
 
     def look_again(self, name: Name) -> None:
-        """Let a topic that is waited for come at once, as its settings have changed."""
+        """Retry a waiting topic at once, because its settings have changed."""
         if name in self._again_ms:
             self._note(0, name)
 
@@ -108,12 +108,12 @@ class Allowances(Generic[Name]):
         heapq.heapify(self._times)
 
     def _tokens(self, name: Name, rate: int, now_ms: int) -> float:
-        """Return how many tokens there are, of which the bucket holds so many."""
+        """Return how many tokens are in the bucket, at most its capacity."""
         most = max(rate / 10, 1)
         bucket = self._buckets.get(name)
         if bucket is None:
             return most
-        # When a rate was changed is not known, so until it is first looked at the lower one counts.
+        # The time of a rate change is unknown, so the lower rate counts until the next look.
         added = min(rate, bucket.rate) * max(now_ms - bucket.at_ms, 0) / 1000
         tokens = min(bucket.tokens + added, most)
         if rate != bucket.rate:

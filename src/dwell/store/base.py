@@ -1,12 +1,12 @@
 """The store contract: transitions, in batches.
 
 A store is a state machine over messages (:mod:`dwell.message` has its arrows). One call carries
-many messages; what a call returns is already as safe as the store promises. The queue above has
-validated every value, so a store checks only what depends on its state.
+many messages; a result is as safe as the store promises when the call returns. The queue above has
+validated every value, so a store checks only conditions that depend on its state.
 
 Rules that every store keeps, proved by :mod:`dwell.testing`:
 
-* a message that was accepted is in exactly one state until it is gone; none is taken early;
+* an accepted message is in exactly one state until it is gone; no message is taken early;
 * the order of taking within a topic is priority, then due, then arrival; a store of several shards
   keeps it within each of them, and messages of one key are in one shard;
 * a receipt is good until the message is acked, released, buried, or its lease ends; after that it
@@ -14,30 +14,29 @@ Rules that every store keeps, proved by :mod:`dwell.testing`:
 * every verb first does what :meth:`Store.tick` would do now, so that it sees no lease that has
   ended and no message that has expired;
 * arrival is the order of creation; release, lease end, kick, reschedule and replace keep it.
-  Release, kick, reschedule and replace set the due; a lease that ends leaves it as it was, and so
+  Release, kick, reschedule and replace set the due; a lease end does not change it, and neither
   does a release that neither counts nor delays;
-* replace starts the message anew (attempt 0, no last_error) with everything that the put says;
-* a waiting message whose ``expires_ms`` is at or before now is dead, with last_error "expired";
-  one whose last lease ended is dead, with last_error "lease ended";
+* replace resets the message (attempt 0, no last_error) and takes all values from the put;
+* a waiting message whose ``expires_ms`` is at or before now is dead, with last_error "expired"; a
+  message whose last lease ended is dead, with last_error "lease ended";
 * no verb lets a message fall due when it will have expired: kick and reschedule clear an expiry
-  that is not after the new due, and a release for which it is buries the message, with last_error
-  "expired" unless the release has an error of its own;
-* ``lease_ms`` 0 and ``max_attempts`` 0 of a message mean what its topic's
-  settings say when it matters;
-* ids that the queue made are not remembered; ids of the caller's are, for the topic's remember_ms
-  after the ack, and only ``on_conflict="keep"`` looks at that;
-* a message that the disk has damaged stops no other: take, take_ids, peek, held, scan and sweep
-  leave it out;
-* what take, take_ids, peek, scan and sweep answer with is not much more than MAX_BATCH_BYTES, if
-  it is not one message: fewer are given than there are, and the next call goes on;
-* the settings ``rate``, ``most_leased``, ``ordered`` and ``fair`` bound what ``take`` and
-  ``take_ids`` give; what they hold back is ready. Of an ordered topic, a message that was taken
-  holds back the others of its key until it is gone or dead; else the first of them by the order
-  of taking may be taken, and ``peek`` shows no other;
-* verbs by id answer the truth for each id, in the order the ids were given. An id that stands
-  twice in one batch is treated as in two batches, one after the other. With ``versions``, one for
-  each id, a message that changed since a scan gave its version is left alone: it counts as
-  unknown, or as leased when it is.
+  that is not after the new due, and a release with a due after the expiry buries the message, with
+  last_error "expired" unless the release has an error of its own;
+* ``lease_ms`` 0 and ``max_attempts`` 0 of a message stand for its topic's settings at the time
+  when they matter;
+* ids that the queue made are not remembered; callers' ids are, for the topic's remember_ms after
+  the ack, and only ``on_conflict="keep"`` checks that;
+* a damaged message stops no other: take, take_ids, peek, held, scan and sweep leave it out;
+* an answer of take, take_ids, peek, scan and sweep is not much larger than MAX_BATCH_BYTES, unless
+  it is a single message: it has fewer messages than exist, and the next call continues;
+* the settings ``rate``, ``most_leased``, ``ordered`` and ``fair`` limit the messages that ``take``
+  and ``take_ids`` return; the others stay ready. In an ordered topic, a message that was taken
+  holds back the others of its key until it is gone or dead; without such a message the first by the
+  order of taking may be taken, and ``peek`` shows no other;
+* verbs by id answer for each id, in the order of the ids. An id that is repeated in a batch is
+  treated as in two batches, one after the other. With ``versions``, one for each id, a message that
+  changed since a scan returned its version is left alone: it counts as unknown, or as leased when
+  it is.
 
 All arrays are NumPy arrays of one dimension and of the batch's length, unless a shape is given.
 """
@@ -72,17 +71,16 @@ from dwell.message import (
     TopicSettings,
 )
 
-#: What a release is told of its messages: one delay in milliseconds for all or one for each, None
-#: for the topic's own; and one error for all or one for each, None to keep what there is.
+#: Delays of a release: one delay in milliseconds for all or one for each, None for the topic's own.
 Delays: TypeAlias = int | I64 | None
 Errors: TypeAlias = str | Sequence[str | None] | None
 
-#: How many messages a store cancels in one part of a clear, if it has no way of its own.
+#: How many messages a store without a method of its own cancels in one part of a clear.
 _CLEARED = 1_000
 
 
 class Store(ABC):
-    """What keeps the messages. Every verb is a batch; the docstrings say only what is special.
+    """A store of messages. Every verb is a batch; the docstrings describe only the specifics.
 
     ``wake(topic, count)`` is called when ``count`` more messages of a topic can be taken, and
     ``plan()`` when the next deadline may have come nearer. The queue sets both before ``open``, and
@@ -90,31 +88,32 @@ class Store(ABC):
     """
 
     clock: Clock
-    #: The number that stands in the upper half of the first word of each receipt of this store.
+    #: The number in the upper half of the first word of each receipt of this store.
     number: int = 0
     #: Whether several instances may have the store open at once, also in one process.
     is_shared: bool = False
-    #: What only those know who can read the store, of an open one; the same for all its instances.
+    #: A secret of an open store, known only to processes that can read it; the same for all its
+    #: instances.
     secret: bytes = b""
-    #: Whether put, ack, release, bury, cancel, kick and reschedule are told call numbers, a repeat
-    #: of which answers what was done the first time (:mod:`dwell.batch.calls`): put as a column,
-    #: the others as ``calls``, one for each message, 0 for one without.
+    #: Whether put, ack, release, bury, cancel, kick and reschedule take call numbers, so that a
+    #: repeat returns the first results (:mod:`dwell.batch.calls`): put as a column, the others as
+    #: ``calls``, one for each message, 0 for a message without one.
     keeps_calls: bool = False
-    #: Whether :meth:`stored_bytes` tells.
+    #: Whether :meth:`stored_bytes` counts.
     counts_bytes: bool = False
-    #: How many messages of several callers are worth one call.
+    #: How many messages of several callers are joined into one call at most.
     most_joined: int = MAX_BATCH_MESSAGES
-    #: How many small calls are worth having under way at a time.
+    #: How many small calls may be in progress at a time.
     most_small: int = 10_000
-    #: How long things took, by what they are called in the metrics, in seconds.
+    #: Durations in seconds, by their names in the metrics.
     timings: Mapping[str, Histogram] = MappingProxyType({})
     wake: Callable[[str, int], None] = staticmethod(lambda topic, count: None)
     plan: Callable[[], None] = staticmethod(lambda: None)
-    #: Returns the topics that somebody waits for, for a store that other instances share.
+    #: Returns the topics with waiting takers, for a store that other instances share.
     waiting: Callable[[], Collection[str]] = staticmethod(tuple)
 
     async def is_made(self) -> bool:
-        """Tell, before it is opened, whether the store is there; nothing is written.
+        """Tell, before it is opened, whether the store exists; writes nothing.
 
         Raises StoreError.
         """
@@ -126,13 +125,13 @@ class Store(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Write down what is unwritten and let go of everything."""
+        """Write unwritten data and release everything."""
 
     def check(self) -> None:  # noqa: B027 - a store that cannot break has nothing to say
-        """Raise the StoreError that a verb would meet, when the store is known to be broken."""
+        """Raise the StoreError that a verb would meet, if the store is known to be broken."""
 
     async def condition(self) -> dict[str, int | str]:
-        """Return what can be said of the files or engines under the store, units last in names."""
+        """Return facts about the files or engines of the store, units last in names."""
         return {}
 
     @abstractmethod
@@ -143,20 +142,20 @@ class Store(ABC):
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages; ``on_conflict`` is ``keep``, ``replace`` or ``error``.
 
-        A message with a version replaces only what has that version, and is not put otherwise: it
-        answers ``unknown``, or ``leased`` where the other is.
+        A message with a version replaces only a message with that version, and is not put
+        otherwise: it answers ``unknown``, or ``leased`` if the other is.
 
         ``error`` raises IdExists, and a full topic with ``on_full=refuse`` raises TopicFull; then
-        nothing of the batch was put. A store of several shards, each of which refuses by itself,
-        raises PartlyPut when only some did.
+        nothing of the batch was put. A store of several shards, each of which can refuse, raises
+        PartlyPut when only some did.
         """
 
     @abstractmethod
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
         """Lease at most ``limit`` ready messages, topic after topic as listed.
 
-        ``lease_ms`` 0 means each message's own, or else its topic's. Answers at once, even if
-        with none. A paused topic gives none.
+        ``lease_ms`` 0 means each message's own, or else its topic's. Answers at once, even without
+        messages. A paused topic gives none.
         """
 
     @abstractmethod
@@ -168,33 +167,34 @@ class Store(ABC):
         owner: str,
         versions: U64 | None = None,
     ) -> Batch:
-        """Lease those of some messages that are ready, in the order of their ids here.
+        """Lease some messages by id, if they are ready, in the order of the ids.
 
         The others are left out; a paused topic gives none.
         """
 
     @abstractmethod
     async def peek(self, topic: str, limit: int) -> Batch:
-        """Return the ready messages that a take would give first, and leave them as they are.
+        """Return the ready messages that a take would give first, without taking them.
 
-        A paused topic shows what it would give.
+        A paused topic shows the messages that it would give.
         """
 
     @abstractmethod
     async def held(self, owner: str) -> Batch:
-        """Return again what ``owner`` holds under lease, with receipts, in order of due."""
+        """Return again the messages that ``owner`` holds, with receipts, in order of due."""
 
     @abstractmethod
     async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
         """Return at most ``limit`` messages that ``owner`` holds, or some more, after ``cursor``.
 
-        What is held during all of it is given once. A page is in order of due; what one page has
-        may be due before what an earlier one had. A page without messages may have a cursor.
+        A message held during all pages is given once. A page is in order of due; a later page may
+        have messages due before those of an earlier page. A page without messages may have a
+        cursor.
         """
 
     @abstractmethod
     async def ack(self, receipts: U64) -> U8:
-        """Forget messages that are done: ``acked`` or ``stale``."""
+        """Delete messages that are done: ``acked`` or ``stale``."""
 
     @abstractmethod
     async def release(
@@ -206,21 +206,20 @@ class Store(ABC):
         counted: bool,
         priority: int | None = None,
     ) -> U8:
-        """Give messages back: ``released``, ``buried`` (attempts used up, or expired) or ``stale``.
+        """Give messages back: ``released``, ``buried`` (no attempts left, or expired) or ``stale``.
 
         The due becomes now + ``delay_ms``, one for all or one for each; None takes the topic's
-        retry delay for the attempt.
-        ``counted=False`` gives the attempt back, so that it never buries; with a delay of 0 the due
-        stays too, so that the message is as it was before the take. ``error``, one for all or one
-        for each, is kept as ``last_error``, ``priority`` as the message's own; None keeps the one
-        there is.
+        retry delay for the attempt. ``counted=False`` gives the attempt back, so that it never
+        buries; with a delay of 0 the due stays too, so that the message is as it was before the
+        take. ``error``, one for all or one for each, is kept as ``last_error``, ``priority`` as the
+        message's own; None keeps the present value.
         """
 
     @abstractmethod
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
-        """Let leases end ``lease_ms`` from now: ``touched`` or ``stale``.
+        """Move the ends of leases to ``lease_ms`` from now: ``touched`` or ``stale``.
 
-        0 means each message's own lease or its topic's, whatever it was taken with.
+        0 means each message's own lease or its topic's, not the lease of the take.
         """
 
     @abstractmethod
@@ -238,7 +237,7 @@ class Store(ABC):
 
     @abstractmethod
     async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
-        """Forget messages that nobody has taken: ``cancelled``, ``leased`` or ``unknown``."""
+        """Delete messages that are not leased: ``cancelled``, ``leased`` or ``unknown``."""
 
     @abstractmethod
     async def reschedule(
@@ -247,7 +246,7 @@ class Store(ABC):
         """Change when messages fall due: ``moved``, ``leased`` or ``unknown`` (also when dead)."""
 
     async def outcomes(self, calls: U64) -> U8:
-        """Return what was done for repeated calls the first time, 0 where nothing was."""
+        """Return the first results of repeated calls, 0 for calls without one."""
         return np.zeros(len(calls), np.uint8)
 
     @abstractmethod
@@ -256,43 +255,43 @@ class Store(ABC):
     ) -> "Sequence[Message | StoreDamaged | None]":
         """Return each message (without receipts), or None where the id is unknown.
 
-        In the place of one that the disk has damaged stands the error that names it.
+        A damaged message is represented by the error that names it.
         """
 
     @abstractmethod
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
-        """Return topic and id of the message of each number, or None where there is none."""
+        """Return topic and id of the message of each number, None without a message."""
 
     async def versions(self, numbers: U64) -> U64 | None:
-        """Return the version of the message of each number, 0 where there is none.
+        """Return the version of the message of each number, 0 without a message.
 
-        None is from a store that finds messages by id only: then a verb that follows changes
-        whatever has the id by then.
+        None is the answer of a store that finds messages by id only: then a following verb changes
+        the message that has the id at that time.
         """
         return None
 
     @abstractmethod
     async def taken_from(self, receipts: U64) -> list[str | None]:
-        """Return the topic of the message of each receipt, or None where that is no longer good."""
+        """Return the topic of the message of each receipt, None for a stale receipt."""
 
     @abstractmethod
     async def scan(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
-        """Return messages of one state, ordered by due, then arrival, from after ``cursor``."""
+        """Return messages of one state after ``cursor``, ordered by due, then arrival."""
 
     @abstractmethod
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
-        """Return at most ``limit`` messages whose places are from ``start`` to before ``stop``.
+        """Return at most ``limit`` messages with places from ``start`` to before ``stop``.
 
-        A message keeps its place, a number from 0 on, until it is gone. So what is there during all
-        of a sweep is given once, and parts of one can run side by side. An answer may hold fewer
-        than ``limit`` messages, or none, and yet not be the last.
+        A message keeps its place, a number from 0 on, until it is gone. So a message present during
+        all of a sweep is given once, and parts of a sweep can run in parallel. An answer may hold
+        fewer than ``limit`` messages, or none, and yet not be the last.
         """
 
     async def clear_part(self, topic: str, place: int) -> tuple[int, int | None]:
-        """Cancel messages of a topic that nobody has taken, some from a place on.
+        """Cancel a part of a topic's messages that are not leased, from a place on.
 
-        Returns how many, and the place to go on with, None after the last. Each message that is
-        there during all of it is cancelled, whatever comes and goes.
+        Returns how many, and the place to continue at, None after the last. Each message present
+        during all parts is cancelled, even if others come and go.
         """
         wanted = Wanted(topics=(topic,), states=(State.DELAYED, State.READY, State.DEAD))
         sweep = await self.sweep(wanted, place, 2**63 - 1, _CLEARED)
@@ -311,15 +310,15 @@ class Store(ABC):
     async def stored_bytes(self) -> dict[str, int]:
         """Return how many bytes the messages of each topic have: ids of callers, extras, bodies.
 
-        It lets others have their turn, so what comes or goes meanwhile may count or not. A store
-        that does not count them says so by ``counts_bytes``.
+        Other tasks run during the count, so messages that come or go then may count or not. A store
+        that does not count them has ``counts_bytes`` False.
         """
         raise NotImplementedError
 
     async def count_urgent(self, topic: str, priority: int) -> int:
-        """Return how many ready messages of a topic come before those of a priority.
+        """Return how many ready messages of a topic precede the given priority.
 
-        A store that has to look at the messages for that may stop at MAX_BATCH_MESSAGES.
+        A store that must read the messages for this may stop at MAX_BATCH_MESSAGES.
         """
         if (await self.settings(topic)).ordered:
             # A peek shows one of each key.
@@ -337,68 +336,68 @@ class Store(ABC):
     async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
         """Return how many delayed messages fall due in each span; no topics means all.
 
-        It lets others have their turn, so what is moved meanwhile may count twice or not at all.
+        Other tasks run during the count, so messages moved then may count twice or not at all.
         """
 
     @abstractmethod
     async def oldest_ready(self) -> dict[str, int]:
-        """Return since when, by topic, the message that waits longest for a taker has been due.
+        """Return the due of the ready message that has waited longest, by topic.
 
         Topics without a ready message are left out.
         """
 
     @abstractmethod
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
-        """Return who has messages under lease, those with the most first, at most ``limit``.
+        """Return the owners with messages under lease, most messages first, at most ``limit``.
 
-        Only topics count whose names begin as one of ``prefixes`` says.
+        Only topics whose names start with one of ``prefixes`` count.
         """
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
-        """Compare the parts of the store; return at most ``limit`` things that only some know.
+        """Compare the parts of the store; return at most ``limit`` entries that some parts lack.
 
-        With ``repair`` those are put right: of a message whose body is there nothing is lost, it
-        stands again where its state says; what has no body, or is no message, is forgotten.
+        With ``repair`` those are repaired: a message with a body is restored according to its
+        state; an entry without a body or message is deleted.
         """
         return []
 
     @abstractmethod
     async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
-        """Change some of a topic's settings, by name, and return all that hold then.
+        """Change some of a topic's settings, by name, and return all of them.
 
-        The others stay as they are when the change is made, whoever else changes them.
+        The others keep their values of that moment, even under concurrent changes.
         """
 
     @abstractmethod
     async def settings(self, topic: str) -> TopicSettings:
-        """Return what holds for a topic."""
+        """Return the settings of a topic."""
 
     @abstractmethod
     async def tick(self, now_ms: int) -> int | None:
-        """End leases, bury what expired, make ready what is due; return the next deadline.
+        """End leases, bury expired messages, make due messages ready; return the next deadline.
 
-        The deadline is after ``now_ms``, and never later than the next thing that time does; it may
-        come before it, and None means that nothing waits for time.
+        The deadline is after ``now_ms``, and never later than the next change by time; it may come
+        before that, and None means that nothing waits for time.
         """
 
 
 class RemoteStore(Store):
-    """A store that another process keeps: its takes can wait, and it keeps its own time.
+    """A store in another process: its takes can wait, and it keeps its own time.
 
     ``wake`` and ``plan`` are never called, and ``tick`` is not needed.
     """
 
     is_shared = True
-    #: While one batch travels, the next is made: a single large one would have both ends wait.
+    #: While one batch travels, the next is made: a single large batch would make both ends wait.
     most_joined = 8000
 
     @abstractmethod
     async def take_waiting(
         self, topics: Sequence[str], limit: int, lease_ms: int, owner: str, wait_ms: int
     ) -> Batch:
-        """Lease messages as ``take`` does, but wait so long for the first one.
+        """Lease messages as ``take`` does, but wait up to ``wait_ms`` for the first.
 
-        When the call is cancelled, what it would have given is given back.
+        When the call is cancelled, the messages it would have returned are given back.
         """
 
     @abstractmethod
@@ -416,7 +415,7 @@ class RemoteStore(Store):
     ) -> Batch:
         """Lease at most ``limit`` ready messages that match.
 
-        When the call is cancelled, what it would have given is given back.
+        When the call is cancelled, the messages it would have returned are given back.
         """
 
     @abstractmethod
@@ -427,10 +426,10 @@ class RemoteStore(Store):
 
     @abstractmethod
     async def clear(self, topic: str) -> int:
-        """Cancel every message of a topic that nobody has taken; return how many."""
+        """Cancel every message of a topic that is not leased; return how many."""
 
     def ready(self, topic: str) -> int:
-        """Return 0: what is ready is known where the messages are."""
+        """Return 0: only the other process knows the count."""
         return 0
 
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:

@@ -1,4 +1,4 @@
-"""What answers are bounded by: a store reads no more at once than a put may bring."""
+"""The bound on the size of answers: no larger than a put may be."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from dwell.message import MAX_BATCH_BYTES
 
 
 def within(sizes: np.ndarray, most_bytes: int = MAX_BATCH_BYTES) -> int:
-    """Return how many of the first messages, of these sizes, are so many bytes; one at least."""
+    """Return how many of the first messages fit in ``most_bytes``; at least one."""
     if sizes.sum(dtype=np.int64) <= most_bytes:
         return len(sizes)
     ends = np.cumsum(sizes, dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Fairness: in which order the keys of a fair topic have their turns.
+"""Fairness: the order in which the keys of a fair topic get their turns.
 
-Start-time fair queueing (Goyal, Vin, Cheng 1996): a message that becomes ready comes one turn after
-the last of its key, and not before the turn that has come. So before it there are, of each other
-key, about as many as of its own.
+Start-time fair queueing (Goyal, Vin, Cheng 1996): a new ready message comes one turn after the last
+of its key, and not before the current turn. So before it there are about as many messages of each
+other key as of its own.
 """
 
 from collections.abc import Hashable, Sequence
@@ -10,14 +10,14 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-#: Keys that have no turn to come which are kept.
+#: How many keys without future turns are kept.
 _SPARE = 1_024
 
 
 class FairTurns(Generic[Key]):
-    """The turns of one topic, each of one message; it counts those of each key that have not come.
+    """The turns of one topic, one for each message; it counts the future turns of each key.
 
-    A message keeps its turn, whatever leaves before it.
+    A message keeps its turn, even if others leave before it.
     """
 
     def __init__(self) -> None:
@@ -25,13 +25,13 @@ class FairTurns(Generic[Key]):
         self._last: dict[Key, int] = {}
         self._most = _SPARE
         self._standing: dict[Key, int] = {}
-        #: How many takes more the turn lasts at most; not known until the first of them.
+        #: How many more takes the turn lasts at most; not known until the first of them.
         self._takes_left: int | None = None
 
     def next(self, keys: Sequence[Key], numbers: Sequence[int]) -> list[int]:
-        """Return the first turns of so many messages of each key that have become ready.
+        """Return the first turn for each key with newly ready messages, ``numbers`` of each.
 
-        Each of the others of a key has the turn after the one before it.
+        Each further message of a key has the turn after the previous message.
         """
         now, last, standing = self._now, self._last, self._standing
         firsts = [max(now, last.get(key, -1) + 1) for key in keys]
@@ -43,9 +43,9 @@ class FairTurns(Generic[Key]):
         return firsts
 
     def _forget(self) -> None:
-        """Forget keys whose turns are over; where that leaves too many, those that are not ready.
+        """Drop keys whose turns are over; if too many remain, also keys without ready messages.
 
-        Takes by ids let no turn come, so turns of many keys may be to come of which nothing is.
+        Takes by id advance no turn, so many keys may have future turns without messages.
         """
         last = {key: turn for key, turn in self._last.items() if turn >= self._now}
         if len(last) > 2 * len(self._standing) + _SPARE:
@@ -53,10 +53,10 @@ class FairTurns(Generic[Key]):
         self._last, self._most = last, 2 * len(last) + _SPARE
 
     def take(self, turn: int, keys: Sequence[Key], numbers: Sequence[int]) -> None:
-        """Note that so many messages of each key were taken, the last of them in a turn.
+        """Note that messages of each key were taken, ``numbers`` of each, the last in a turn.
 
-        Where a turn lasts for more takes than there were keys when it came, the next one comes, or
-        else ever new keys would go before what waits for it.
+        When a turn lasts for more takes than there were keys at its start, the next turn starts;
+        otherwise new keys would always go before the waiting messages.
         """
         number, waiting = sum(numbers), len(self._standing)
         left = (waiting if self._takes_left is None else self._takes_left) - number
@@ -75,14 +75,14 @@ class FairTurns(Generic[Key]):
             if left > 0:
                 standing[key] = left
         if not standing:
-            # Nobody waits, so nobody has had more than others.
+            # No message waits, so no key has had more than its share.
             self._takes_left, self._last = None, {}
 
     def give_back(self, keys: Sequence[Key], turns: Sequence[Sequence[int]]) -> None:
-        """Note that messages of each key left otherwise than by a take, with turns, last first.
+        """Note that messages of each key left without a take, with their turns, last first.
 
-        The last turns of a key are its next ones again. Where all of it has left, so are those
-        that were given back before.
+        The last turns of a key become its next turns again. Once all messages of a key have left,
+        turns given back earlier are free again, too.
         """
         last = self._last
         for key, given in zip(keys, turns, strict=True):

@@ -1,4 +1,4 @@
-"""Holding: who has how much under lease, put together of single leases."""
+"""Holding: the totals under lease for each owner, summed from single leases."""
 
 import heapq
 from collections import Counter
@@ -10,9 +10,9 @@ from dwell.batch.stats import Holder
 def most_held(
     leases: Iterable[tuple[str, str, int, int]], limit: int, prefixes: tuple[str, ...]
 ) -> list[Holder]:
-    """Return who holds most, of owner, topic, number of messages and end of each lease.
+    """Return the owners that hold most, from owner, topic, count and end of each lease.
 
-    Only topics count whose names begin as one of ``prefixes`` says.
+    Only topics whose names start with one of ``prefixes`` count.
     """
     counts: Counter[tuple[str, str]] = Counter()
     until: dict[tuple[str, str], int] = {}

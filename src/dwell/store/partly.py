@@ -1,4 +1,4 @@
-"""A put of which only a part was done."""
+"""A put that was done only in part."""
 
 import numpy as np
 
@@ -7,11 +7,10 @@ from dwell.errors import DwellError, ServerUnreachable
 
 
 class PartlyPut(Exception):
-    """A store of several shards put a part of a batch, and refused the other.
+    """A store of several shards put a part of a batch, and refused the rest.
 
-    ``answer`` is that of the whole batch, and means nothing for the messages that were
-    ``refused`` (a column of truth values); ``error`` says why they were, and is what callers are
-    told of it.
+    ``answer`` covers the whole batch, and is meaningless for the ``refused`` messages (a column of
+    truth values); ``error`` is the reason, which callers get.
     """
 
     def __init__(self, error: DwellError, answer: PutAnswer, refused: np.ndarray) -> None:
@@ -19,7 +18,7 @@ class PartlyPut(Exception):
         self.error, self.answer, self.refused = error, answer, refused
 
     def completed(self, rest: PutAnswer) -> PutAnswer:
-        """Return the answer, when what was refused was put after all."""
+        """Return the answer, after the refused messages were put."""
         places = np.flatnonzero(self.refused)
         ids = list(self.answer.ids)
         for place, id_ in zip(places.tolist(), rest.ids, strict=True):
@@ -29,20 +28,20 @@ class PartlyPut(Exception):
         return PutAnswer(ids, results, numbers)
 
     def part(self, places: slice) -> "PartlyPut":
-        """Return what it says of some of the messages."""
+        """Return the result for some of the messages."""
         return PartlyPut(self.error, self.answer[places], self.refused[places])
 
     @property
     def is_unsure(self) -> bool:
-        """Whether what was refused may have been put all the same, and is not to be put again."""
+        """Whether the refused messages may have been put after all, and must not be put again."""
         return isinstance(self.error, ServerUnreachable)
 
     def answers(self) -> list[Put | DwellError | None]:
-        """Return what became of each message; where it was refused None, if it may be put again."""
+        """Return the result of each message; None for a refused message that may be put again."""
         told = self.error if self.is_unsure else None
         refused = enumerate(self.refused.tolist())
         return [told if is_refused else self.answer[at] for at, is_refused in refused]
 
     def told(self) -> DwellError:
-        """Return the error as who put the whole batch is told it."""
+        """Return the error for the caller of the whole batch."""
         return type(self.error)(str(self))

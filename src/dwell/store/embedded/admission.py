@@ -19,9 +19,9 @@ from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.lanes import Kept, Lanes
 from dwell.store.embedded.table import Table
 
-#: What changes nothing of a message that was there before, or only where it lies.
+#: Records that change nothing of an existing message except its place on the disk.
 _STRANGE = (RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.COPY, RecordKind.TOUCH)
-#: What ends leases.
+#: Records that end leases.
 _ENDING = (RecordKind.ACK, RecordKind.RELEASE, RecordKind.BURY, RecordKind.LAPSE)
 
 
@@ -34,12 +34,12 @@ class Opened(NamedTuple):
 
     @classmethod
     def of(cls, topic: int, count: int, rows: list[int]) -> "Opened":
-        """Return it of one topic."""
+        """Return the result for one topic."""
         return cls(np.array([topic], np.uint32), np.array([count]), np.array(rows, np.intp))
 
 
 class Admission:
-    """What bounds the takes of all topics; a topic is named by its number."""
+    """The limits on the takes of all topics; a topic is named by its number."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -61,7 +61,7 @@ class Admission:
         return topic in self._lanes or topic in self._turns or topic in self._expected
 
     def keyed(self) -> list[int]:
-        """Return the topics of which it matters which keys their messages have."""
+        """Return the topics whose message keys matter."""
         return [*{**self._lanes, **self._turns}]
 
     def fair(self) -> list[int]:
@@ -75,7 +75,7 @@ class Admission:
     # --- settings and keys ----------------------------------------------------------------------
 
     def configure(self, topic: int, settings: TopicSettings) -> bool:
-        """Note what holds for a topic; tell whether what is ready of it has to stand anew."""
+        """Set the settings of a topic; tell whether its ready messages have to be placed again."""
         self.allowances.look_again(topic)
         if has_bounds(settings):
             self._settings[topic] = settings
@@ -93,15 +93,15 @@ class Admission:
         return (had_lanes, had_turns) != (settings.ordered, settings.fair)
 
     def expect(self, topic: int) -> None:
-        """Note the keys of what is put into a topic, as they are soon to matter."""
+        """Note the keys of all later puts into a topic, because they will soon matter."""
         self._expected.add(topic)
 
     def expect_no_more(self, topic: int) -> None:
-        """Note that they are not all known."""
+        """Note that not all keys of the topic are known."""
         self._expected.discard(topic)
 
     def begin(self, topic: int, begun: Rows) -> None:
-        """Begin anew with a topic of which nothing is parked; some of its messages were taken."""
+        """Start over with a topic without parked messages, some of whose messages were taken."""
         self._make_room()
         top = self._table.top
         its = self._table.topic[:top] == topic
@@ -114,9 +114,9 @@ class Admission:
             lanes.begin(begun)
 
     def free(self, most: int) -> bool:
-        """Free some of what lanes hold that are not used any more; tell whether there is more.
+        """Free a part of the lanes that are no longer used; tell whether more is left.
 
-        Freed at once, millions of entries would keep everybody else waiting.
+        Freeing millions of entries at once would block all callers.
         """
         while self._retired and most > 0:
             most -= self._retired[-1].free(most)
@@ -125,7 +125,7 @@ class Admission:
         return bool(self._retired)
 
     def not_standing(self, rows: Rows) -> Rows:
-        """Return those of some ready messages that have no turn and are not parked."""
+        """Return the ready messages that have no turn and are not parked."""
         if not self.is_used:
             return rows
         left: Rows = rows[(self._kept.turn[rows] == 0) & (self._kept.parking[rows] == 0)]
@@ -172,7 +172,7 @@ class Admission:
         return self._lanes.get(topic)
 
     def take_ids(self, topic: int, rows: Rows, now_ms: int) -> Rows:
-        """Return those of some ready rows that may be taken by their ids, and are about to be."""
+        """Return the ready rows that a take by id may take now; the caller takes them."""
         lanes, table = self._lanes.get(topic), self._table
         if lanes is not None:
             ready = table.rows_where(
@@ -190,14 +190,14 @@ class Admission:
             settings = self._settings[topic]
             if settings.rate:
                 self.allowances.spend(topic, settings.rate, len(some), now_ms)
-            # The turn of what is taken by its id has not come.
+            # A take by id does not advance the turns.
             stood = some[self._kept.turn[some] > 0]
             if topic in self._turns and len(stood):
                 self._turns[topic].leave(self._kept.lane[stood])
                 self._kept.turn[stood] = 0
 
     def note_short(self, topics: Iterable[int], now_ms: int) -> None:
-        """Note which of the topics that somebody takes from have more than their rates allow."""
+        """Note which of the polled topics have more ready messages than their rates allow."""
         for topic in topics:
             rate, lanes = self._rate(topic), self._lanes.get(topic)
             parked = 0 if lanes is None else lanes.parked
@@ -205,10 +205,10 @@ class Admission:
                 self.allowances.come_again(topic, rate, now_ms)
 
     def come_again(self, now_ms: int, topics: Iterable[int] | None = None) -> Iterator[Opened]:
-        """Yield how many may be taken of topics with rates, or where it is time to look again."""
+        """Yield how many messages may be taken, for topics with rates and those due for a retry."""
         coming = self.allowances.come(now_ms) if topics is None else filter(self._rate, topics)
         for topic in coming:
-            # Takes by ids may have used up meanwhile what was waited for.
+            # Takes by id may have used up the allowance since.
             self.note_short([topic], now_ms)
             if left := self.left(topic, self._table.count(topic, State.READY), now_ms):
                 yield Opened.of(topic, left, [])
@@ -220,7 +220,7 @@ class Admission:
     # --- what changes ---------------------------------------------------------------------------
 
     def unpark(self, kind: RecordKind, rows: Rows) -> None:
-        """Let messages that a record is about to change wait behind no other of their key."""
+        """Unpark messages that a record is about to change."""
         if kind not in _STRANGE:
             for topic, some in self._by_topic(rows):
                 if topic in self._lanes:
@@ -256,10 +256,10 @@ class Admission:
     # --- turns ----------------------------------------------------------------------------------
 
     def let_stand(self, rows: Rows) -> Rows:
-        """Return those of the messages that have become ready which stand among the ready ones.
+        """Return the newly ready messages that may be taken now.
 
-        Those of fair topics have turns now. Where such a topic is ordered too, one of a key stands
-        there, and the others are parked.
+        Those of fair topics get turns. If the topic is ordered too, one message of a key is
+        returned and the others are parked.
         """
         is_whole = True
         for topic, some in self._by_topic(rows):
@@ -287,7 +287,7 @@ class Admission:
                 self._kept.turn[some] = 0
 
     def _give_back(self, topic: int, rows: Rows) -> None:
-        """Note that messages, if they stood among the ready, do so no more, and had no turn."""
+        """Note that messages can no longer be taken, and give back the turns they did not have."""
         stood = rows[self._kept.turn[rows] > 0]
         if topic in self._turns and len(stood):
             self._turns[topic].give_back(self._kept.lane[stood], self._kept.turn[stood] - 1)
@@ -307,7 +307,7 @@ def has_bounds(settings: TopicSettings) -> bool:
 def _lanes_of(extras: Sequence[bytes]) -> list[int]:
     """Return the numbers of keys' lanes; keys that share one are taken one at a time together.
 
-    Python's own hash is keyed by what only this process knows, so nobody can make them share one.
+    Python's own hash is keyed per process, so nobody can construct keys that share a lane.
     """
     try:
         keys = keys_of(extras)
@@ -317,7 +317,7 @@ def _lanes_of(extras: Sequence[bytes]) -> list[int]:
 
 
 def _key_of(extra: bytes) -> str | None:
-    # What is damaged is told to whoever reads the message.
+    # Damage is reported to the reader of the message.
     with contextlib.suppress(msgspec.DecodeError):
         return keys_of([extra])[0]
     return None

@@ -1,11 +1,11 @@
-"""Arrivals: where the message of an arrival number is, for those who ask by number.
+"""Arrivals: an index from arrival number to row, for lookups by number.
 
-The table knows of each row its arrival, and not the other way round: most stores are never asked,
-and an index would cost each message memory. So it is made when somebody asks for the first time,
-and kept from then on. It may name rows that hold another message by now; the table tells.
+The table stores the arrival of each row, but not the reverse: most stores are never asked by
+number, and an index would cost memory for each message. So it is made at the first such lookup, and
+kept from then on. It may name rows that hold another message by now; the table tells.
 
-Arrivals are without gaps, so a segment is a column of rows, in which an arrival is a place: 4 bytes
-a message. Of a segment most of which is gone only the rest is kept, with its places.
+Arrivals have no gaps, so a segment is a column of rows indexed by arrival: 4 bytes a message. When
+most messages of a segment are gone, only the rest is kept, with their places.
 """
 
 from collections import deque
@@ -24,14 +24,14 @@ SEGMENT = 1 << 18
 _PLACE_MASK = np.uint64(SEGMENT - 1)
 #: How many rows are looked at in a part.
 _PART = 1 << 16
-#: One in how many messages of a segment has to be there for it to stay as it is.
+#: A segment stays dense while at least one in this many of its messages is left.
 _SPARSE = 4
-#: How many segments are looked at for what is gone of each kind whenever there is a new one.
+#: How many segments of each kind are searched for dead entries whenever a new one is made.
 _LOOKS = 2
 
 
 class _Segment:
-    """The rows of some arrivals; ``places`` says where each stands, None that it is its own."""
+    """The rows of some arrivals; ``places`` has the place of each, None if all are in sequence."""
 
     __slots__ = ("places", "rows")
 
@@ -41,7 +41,7 @@ class _Segment:
 
     @classmethod
     def of(cls, places: U32, rows: U32) -> "_Segment":
-        """Return a segment in which these rows stand in these places, which are in order."""
+        """Return a segment with these rows at these places, which are in order."""
         if _SPARSE * len(rows) < SEGMENT:
             return cls(rows, places)
         whole = cls.new()
@@ -54,7 +54,7 @@ class _Segment:
         return cls(np.zeros(SEGMENT, dtype=np.uint32))
 
     def find(self, places: U32) -> U32:
-        """Return the rows in some places, any row where there is none."""
+        """Return the rows at some places; a place without a row gets an arbitrary one."""
         if self.places is None:
             return self.rows[places]
         found: U32 = self.rows[np.minimum(self.places.searchsorted(places), len(self.rows) - 1)]
@@ -62,12 +62,12 @@ class _Segment:
 
 
 class Arrivals:
-    """The index of a table, by arrival. It is whole when :meth:`fill` has come to its end."""
+    """The index of a table, by arrival. It is complete once :meth:`fill` has ended."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._segments: dict[int, _Segment] = {}
-        # Those that are whole are looked at by themselves: they would wait long among many others.
+        # Dense segments have their own queue: among many sparse segments they would wait long.
         self._whole: deque[int] = deque()
         self._sparse: deque[int] = deque()
         self.is_whole = False
@@ -75,7 +75,7 @@ class Arrivals:
     def fill(self) -> Iterator[None]:
         """Note the messages that are there, a part at a time.
 
-        Between two parts others may come, which :meth:`add` notes, and some may go.
+        Between two parts messages may arrive, which :meth:`add` notes, and others may go.
         """
         parts: dict[int, list[tuple[U32, U32]]] = {}
         for start in range(0, self._table.top, _PART):
@@ -88,12 +88,12 @@ class Arrivals:
         self.is_whole = True
 
     def _in_order(self, rows: Rows) -> Iterator[tuple[int, U32, U32]]:
-        """Yield of some rows that are there each segment's places, in order, and the rows."""
+        """Yield the places of each segment, in order, and their rows, of some existing rows."""
         table = self._table
         rows = rows[rows < table.top]
         rows = rows[table.state[rows] != State.GONE]
         seqs, ordered = table.seq[rows], rows.astype(np.uint32)
-        # What came in order stands in order, as a rule.
+        # Rows that arrived in order are usually in order here.
         if (seqs[1:] < seqs[:-1]).any():
             order = np.argsort(seqs, kind="stable")
             seqs, ordered = seqs[order], ordered[order]
@@ -103,7 +103,7 @@ class Arrivals:
             yield int(numbers[first]), places[first:end], ordered[first:end]
 
     def _join(self, number: int, places: U32, rows: U32) -> None:
-        """Keep the rows of a segment, of which there may be some that came meanwhile."""
+        """Add rows to a segment, which may already have some that came during the fill."""
         if number in self._segments:
             self._open(number).rows[places] = rows
             return
@@ -114,11 +114,11 @@ class Arrivals:
 
     @property
     def size(self) -> int:
-        """For how many entries there is room."""
+        """The number of entries that fit."""
         return sum(len(segment.rows) for segment in self._segments.values())
 
     def add(self, first: int, rows: Rows) -> None:
-        """Note messages that came just now, from arrival ``first`` on."""
+        """Note newly arrived messages, with arrivals from ``first`` on."""
         at = 0
         while at < len(rows):
             number, place = divmod(first + at, SEGMENT)
@@ -127,7 +127,7 @@ class Arrivals:
             at += count
 
     def find(self, seqs: U64) -> Rows:
-        """Return the row of each arrival that is there; of others the row is another's."""
+        """Return the row of each existing arrival; others get the row of another message."""
         rows = np.zeros(len(seqs), dtype=np.intp)
         numbers, places = seqs >> _BITS, (seqs & _PLACE_MASK).astype(np.uint32)
         for number in distinct(numbers).tolist():
@@ -155,7 +155,7 @@ class Arrivals:
         (self._whole if segment.places is None else self._sparse).append(number)
 
     def _tidy(self) -> None:
-        """Look at some segments in turn, and keep what is there of them."""
+        """Check some segments in turn, and keep only the entries that still exist."""
         for waiting in (self._whole, self._sparse):
             for _ in range(min(_LOOKS, len(waiting))):
                 self._look(waiting.popleft())

@@ -1,4 +1,4 @@
-"""Blobs: what of a message stays on disk, read back many at a time."""
+"""Blobs: the parts of messages that stay on disk, read back many at a time."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, starmap
@@ -13,10 +13,10 @@ from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.journal.segment import Segment
 
-#: After so many bytes of blobs, their pages are let go: a look at an id maps up to 2 MiB, and who
-#: reads less would only map them again soon.
+#: Pages are released after this many bytes of blobs. A lookup of one id maps up to 2 MiB, and a
+#: smaller read would soon map the same pages again.
 _LARGE_BYTES = 4 * 1024 * 1024
-#: Up to so many positions a set is quicker than NumPy.
+#: Up to this many positions a set is quicker than NumPy.
 _FEW = 64
 
 
@@ -68,7 +68,7 @@ class BlobReader:
 
     @classmethod
     def joined(cls, readers: "Sequence[BlobReader]") -> "BlobReader":
-        """Return one for the blobs of some of one journal, one after another."""
+        """Return one reader for the blobs of several readers of one journal, in order."""
         made = cls.__new__(cls)
         for name in ("_position", "_size_bytes", "_id_bytes", "_extra_bytes"):
             setattr(made, name, np.concatenate([getattr(reader, name) for reader in readers]))
@@ -86,12 +86,12 @@ class BlobReader:
 
     @property
     def is_large(self) -> bool:
-        """Whether the pages in which the blobs lie are let go of when they were read."""
+        """Whether the pages of the blobs are released after the read."""
         return len(self) > 1 and int(self._size_bytes.sum()) >= _LARGE_BYTES
 
     @property
     def segments(self) -> Iterable[Segment]:
-        """The segments in which the blobs lie."""
+        """The segments that hold the blobs."""
         return self._segments.values()
 
     def damages(self) -> Iterator[tuple[Path, int, np.ndarray]]:
@@ -141,7 +141,7 @@ class BlobReader:
             here = numbers == number if len(self._segments) > 1 else slice(None)
             offsets = position[here] - number * self._shift
             for word in range(words.shape[1]):
-                # What is read beyond an id, or beyond the segment, is thrown away below.
+                # Bytes read beyond an id, or beyond the segment, are dropped below.
                 places = np.minimum(offsets + 8 * word, len(segment.words) - 1)
                 words[here, word] = segment.words[places]
         found = words.view(np.uint8)[:, :longest]

@@ -1,8 +1,8 @@
-"""Check a store on disk, byte by byte, and save what can be saved of a damaged one.
+"""Check a store on disk, byte by byte, and save the readable part of a damaged one.
 
 The store must not be open. A check recovers the store as a start does, over a disk that writes
-nothing. A repair does the same over the real one, leaves out what is damaged, and writes a new
-snapshot, from which the store starts after that.
+nothing. A repair does the same on the real disk, leaves out the damaged parts, and writes a new
+snapshot for the next start.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.ownids import have_own, ids_of
 
 _EVENTS_BYTES = 1 << 62
-#: How many lost messages are named, and of how many messages the ids are read at once.
+#: How many lost messages are named, and how many ids are read at once.
 _MOST_NAMED, _IDS_AT_ONCE = 100, 1 << 20
 
 
 @dataclass(slots=True)
 class Report:
-    """What a check found: faults in words, how many messages are in each state, how much it read.
+    """The result of a check: faults in words, messages in each state, bytes read.
 
-    After a repair the counts are those of what was saved.
+    After a repair the counts are of the saved messages.
     """
 
     findings: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Report:
 
 
 class ReadOnlyDisk(Disk):
-    """A disk on which nothing is changed but its lock: what would be written is dropped."""
+    """A read-only disk, except for the lock: all writes are dropped."""
 
     def create(self, path: Path, size_bytes: int) -> int:
         """Return a file that is gone as soon as it is closed."""
@@ -128,7 +128,7 @@ async def _look(folder: Path, disk: Disk, *, keep: bool) -> Report:
 
 
 async def _named(core: Core, rows: Rows) -> list[str]:
-    """Name the first of some messages that are lost, as far as their ids can still be read."""
+    """Name the first of some lost messages, as far as their ids can still be read."""
     table, names, some = core.machine.table, core.machine.topics.names, rows[:_MOST_NAMED]
     ids = await ids_of(core, core.finder(), some)
     columns = (table.topic[some].tolist(), table.seq[some].tolist(), ids)
@@ -151,9 +151,9 @@ def _snapshot_damage(disk: Disk, folder: Path) -> list[str]:
 
 
 def whole_ranges(journal: Journal, number: int, report: Report) -> list[tuple[int, int]]:
-    """Return where the records of a segment's whole frames are, as positions of start and end.
+    """Return where the whole frames of a segment have their records: positions of start and end.
 
-    A segment that the start did not read is looked at here for the first time.
+    A segment that the start did not read is read here for the first time.
     """
     ranges: list[tuple[int, int]] = []
     base = number * journal.segment_bytes
@@ -171,10 +171,10 @@ def whole_ranges(journal: Journal, number: int, report: Report) -> list[tuple[in
 
 
 def with_anothers_id(core: Core) -> Rows:
-    """Return the rows of messages whose bodies stand with an id, or in a topic, that is not theirs.
+    """Return the rows of messages whose blobs have another message's id or topic.
 
-    A row may have been another message's in a part of the journal that is lost, and what is said of
-    that one behind it is taken for the row's.
+    A row may have belonged to another message in a lost part of the journal; later records about
+    that message are then applied to this row.
     """
     table, finder = core.machine.table, core.finder()
     rows = table.rows_where(

@@ -16,8 +16,8 @@ _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 class Columns:
     """Named arrays of one length, read as attributes: ``columns.due_ms[rows]``.
 
-    A view must not be kept across a call to :meth:`reserve`, which replaces all of them. One that
-    raises, as there is no memory, leaves everything as it was.
+    A view must not be kept across a call to :meth:`reserve`, which replaces all of them. A call
+    that raises for lack of memory changes nothing.
     """
 
     def __init__(self, types: dict[str, type[np.generic]]) -> None:
@@ -35,7 +35,7 @@ class Columns:
             return
         capacity = max(capacity, self.capacity * 2)
         for name, dtype in self._types.items():
-            # A view would keep its map from growing; and there must be one again, come what may.
+            # A view would keep its map from growing; the attribute is set again in any case.
             setattr(self, name, None)
             try:
                 self._maps[name] = _resized(self._maps[name], capacity * dtype.itemsize)
@@ -48,8 +48,8 @@ def _resized(old: mmap.mmap, size_bytes: int) -> mmap.mmap:
     try:
         old.resize(size_bytes)
     except (SystemError, OSError, ValueError, BufferError):
-        # Not every system can move a map, and none can while somebody looks at it; copying is the
-        # same but for the time it takes.
+        # Not every system can move a map, and none can while a view of it exists; a copy has the
+        # same result, but takes longer.
         new = mmap.mmap(-1, size_bytes, flags=_PRIVATE)
         new[: len(old)] = old[:]
         return new

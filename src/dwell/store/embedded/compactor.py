@@ -1,7 +1,8 @@
-"""The compactor: snapshots the state, deletes segments that nobody needs, copies forward the rest.
+"""The compactor: makes snapshots, deletes unneeded segments, copies live blobs forward.
 
-A segment can go when it lies before the last two snapshots and held no blob of a living message at
-the older one. One that holds few is emptied first: its blobs are appended again, as a record.
+A segment can be deleted when it lies before the last two snapshots and held no live blob at the
+older one. A segment with few live blobs is emptied first: they are appended to the journal again,
+as a record.
 """
 
 import asyncio
@@ -34,45 +35,45 @@ from dwell.store.embedded.thread import in_thread
 _log = logging.getLogger(__name__)
 
 _ROW_BYTES = sum(np.dtype(dtype).itemsize for dtype in TYPES.values())
-#: What a snapshot has for a row at the most: a hash too, and a place in the free list.
+#: The most that a snapshot stores for a row: with a hash, and a place in the free list.
 _KEPT_ROW_BYTES = _ROW_BYTES + 16
-#: What it has for an id that is remembered, of which there are as many as are known at the most.
+#: Bytes of a snapshot for each remembered id; as many ids as known are possible.
 _KEPT_ID_BYTES = 16
-#: What it has for a message of a numbered request.
+#: Bytes of a snapshot for each message of a numbered request.
 _KEPT_CALL_BYTES = 21
-#: What a snapshot may write for each record that no start has to replay then.
+#: Bytes that a snapshot may write for each record that a start then need not replay.
 _RECORD_BYTES = 8192
-#: What a snapshot takes beside its rows, more or less.
+#: About what a snapshot takes in addition to its rows.
 _HEAD_BYTES = 16 * 1024
-#: A segment of which less than this part still lives is copied forward.
+#: A segment with less than this part of live bytes is copied forward.
 _LIVING_PART = 0.25
-#: The part of a segment that was written, or of the messages that have gone, that is much.
+#: More than one part in this many, of a segment's bytes or of the messages, counts as much.
 _MUCH_PART = 64
-#: More than the record of a copy has for each message beside its blob.
+#: An upper bound for a copied message in a record, in addition to its blob.
 _COPIED_BYTES = 16
 
 
 class Writer(Protocol):
-    """What the compactor asks of the core."""
+    """The calls of the core that the compactor needs."""
 
     def write(self, record: Record) -> None:
         """Append a record and apply it."""
 
     def flush_events(self, until: int) -> Awaitable[None]:
-        """Write the events up to a position, and return when all that is written is committed."""
+        """Write the events up to a position; returns when everything written is committed."""
 
     def sync_events(self) -> Awaitable[None]:
-        """Make the events that are written safe."""
+        """Sync the events that were written."""
 
     def sync_journal(self) -> Awaitable[None]:
-        """Make the journal safe as far as it is written."""
+        """Sync the journal up to the last write."""
 
 
 class Compactor:
     """Decides when a snapshot is due, makes it, and frees the disk behind it.
 
-    It is made when the machine stands where the newest snapshot does, at position ``covered``;
-    ``living`` says how much lived then in each segment.
+    It is created when the machine is at the position of the newest snapshot, ``covered``;
+    ``living`` has the live bytes of each segment at that time.
     """
 
     def __init__(
@@ -91,37 +92,36 @@ class Compactor:
         self._machine = machine
         self._limits = limits
         self.covered = covered
-        #: Where the last try was made, and how many messages lived then.
+        #: The position of the last attempt, and the number of live messages then.
         self._next, self._lived = covered, machine.table.used
         self._next_applied = machine.applied
-        #: When the last snapshot was begun; a store that was opened has first to catch up.
+        #: When the last snapshot was started; a store just opened has to catch up first.
         self._began_ms = now_ms
         self.living = living_bytes(machine, journal.segment_bytes)
-        #: Whether the last try came to its end.
+        #: Whether the last attempt was completed.
         self._has_ended = True
         there = snapshot_positions(disk, folder)
-        #: Those that were refused at the start, which one before them made up for.
+        #: Snapshots that the start refused; an earlier one was used in their place.
         self._damaged = {position for position in there if position > covered}
-        #: The sizes of the snapshots that are there, by their positions.
+        #: The sizes of the existing snapshots, by position.
         self._sizes = {p: disk.size_bytes(snapshot_path(folder, p)) for p in there}
 
     @property
     def snapshot_bytes(self) -> int:
-        """How many bytes the newest snapshot has; 0 when there is none."""
+        """The size of the newest snapshot in bytes; 0 without one."""
         return self._sizes.get(max(self._sizes, default=0), 0)
 
     def is_due(self, now_ms: int) -> bool:
-        """Tell whether the journal since the last snapshot outweighs what one would write."""
+        """Tell whether the journal since the last snapshot outweighs the size of a new one."""
         tail = self._journal.position - self._next
         table_bytes = self._machine.table.top * _ROW_BYTES
         is_long = tail >= self._journal.segment_bytes and tail >= table_bytes
         return is_long or self._is_slow(max(table_bytes, self.snapshot_bytes), now_ms)
 
     def _is_slow(self, size_bytes: int, now_ms: int) -> bool:
-        """Tell whether to replay so many records takes long, beside so large a snapshot.
+        """Tell whether a replay of the new records takes long, compared with the snapshot.
 
-        After a try that failed only bytes count, so that a full disk is not written on again and
-        again.
+        After a failed attempt only bytes count, so that a full disk is not written again and again.
         """
         records, limits = self._machine.applied - self._next_applied, self._limits
         is_early = 0 <= now_ms - self._began_ms < limits.snapshot_every_ms
@@ -130,13 +130,17 @@ class Compactor:
 
     @property
     def can_free(self) -> bool:
-        """Whether another try may free more than the last."""
+        """Whether another attempt may free more than the last."""
         is_done = self._has_ended and self._journal.position == self._next
         return not is_done or bool(self._unneeded())
 
     @property
     def may_well_free(self) -> bool:
-        """Whether that is likely: much has gone since, or the last saw what the next frees."""
+        """Whether another attempt is likely to free something.
+
+        Either many messages are gone since, or the last attempt left segments that the next can
+        free.
+        """
         written = self._journal.position - self._next
         living = self._machine.table.used
         return (
@@ -148,8 +152,9 @@ class Compactor:
     def kept_bytes(self, more: int = 0) -> int:
         """Return how many bytes have to stay free for snapshots.
 
-        Two must fit, as the next is made before the last but one goes; those on the disk count.
-        They are as large as with ``more`` messages, each with an id of its own, and some.
+        Two must fit, because the next is made before the oldest is removed; those on the disk
+        count. Each is as large as with ``more`` further messages, each with an id of its own, and a
+        margin.
         """
         rows = self._machine.table.top + more + 2 * self._limits.room_rows
         machine = self._machine
@@ -159,14 +164,14 @@ class Compactor:
         return max(two - sum(self._sizes.values()), 0)
 
     def postpone(self) -> None:
-        """Wait for another segment before the next try."""
+        """Wait for another segment before the next attempt."""
         self._next, self._lived = self._journal.position, self._machine.table.used
         self._next_applied = self._machine.applied
 
     def finish(self, now_ms: int) -> None:
         """Make a snapshot of a store that is about to close, if there is anything new.
 
-        All that it holds must be committed, and the events of it flushed.
+        All of its records must be committed, and their events flushed.
         """
         if self._journal.position == self.covered:
             return
@@ -187,37 +192,38 @@ class Compactor:
             self._disk.remove(self._journal.release(number))
 
     def start_anew(self, now_ms: int) -> None:
-        """Make a snapshot of a store that was repaired, and only then forget all others."""
+        """Make a snapshot of a repaired store, and only then delete all others."""
         self.covered = -1
         self.finish(now_ms)
         self._remove_old_snapshots(keep=1)
 
     async def run(self, now_ms: int, writer: Writer) -> None:
-        """Make a snapshot, free what the one before it made free, and empty what is nearly so."""
+        """Make a snapshot, delete segments that the last one freed, and empty sparse segments."""
         self._has_ended = False
         unneeded = self._unneeded()
         if self._journal.position != self.covered:
             await self._snap(now_ms, writer)
         elif unneeded:
-            # A second snapshot of the same place has the same name: it makes the newest no safer.
+            # A second snapshot at the same position replaces the newest under its name: it adds no
+            # safety.
             await in_thread(self._remove_old_snapshots, 1)
-        # Freeing a large file takes the system milliseconds, which nobody should wait for.
+        # Freeing a large file takes the system milliseconds, so it runs in a thread.
         for number in unneeded:
             await in_thread(self._disk.remove, self._journal.release(number))
-        # Nor is there room before the committer has closed them.
+        # The room is free only after the committer has closed the files.
         await self._journal.committed()
         self._has_ended = True
         await self._empty(self._nearly_empty(), now_ms, writer)
 
     async def _snap(self, now_ms: int, writer: Writer) -> None:
-        """Make a snapshot in threads, and remove those that it makes old."""
+        """Make a snapshot in threads, and remove the outdated snapshots."""
         until = self._machine.events.cut()
         snapshot = self._begin(now_ms)
         try:
             await self._create(snapshot)
             for part in snapshot.parts():
                 await in_thread(snapshot.write, part)
-            # It may take its name only when all that it holds is in the journal for good.
+            # It may take its name only when all of its records are durable in the journal.
             await self._flush(until, writer)
             await writer.sync_events()
             await writer.sync_journal()
@@ -228,9 +234,9 @@ class Compactor:
         await in_thread(self._remove_old_snapshots)
 
     async def _flush(self, until: int, writer: Writer) -> None:
-        """Have events written up to a position, or given up where a snapshot would fail for them.
+        """Write the events up to a position, or drop them if a snapshot would fail for them.
 
-        Without a snapshot nothing is freed, and then there would never be room for them again.
+        Without a snapshot nothing is freed, and the events would never have room again.
         """
         try:
             await writer.flush_events(until)
@@ -239,10 +245,10 @@ class Compactor:
             await in_thread(self._machine.events.remove_dropped)
 
     def _unneeded(self) -> list[int]:
-        """Return the segments that nobody needs once the next snapshot is finished.
+        """Return the segments that are not needed once the next snapshot is finished.
 
-        Those hold no blob that was alive at the snapshot before, so that a start from either of the
-        two finds every blob that its replay still looks at.
+        They held no live blob at the snapshot before, so that a start from either of the two finds
+        every blob that its replay reads.
         """
         bound = self.covered // self._journal.segment_bytes
         return [n for n in sorted(self._journal.segments) if n < bound and n not in self.living]
@@ -254,7 +260,7 @@ class Compactor:
         return Snapshot(self._disk, self._folder, self._machine, position, now_ms, self._limits)
 
     async def _create(self, snapshot: Snapshot) -> None:
-        """Make the file of a snapshot, for which older things go if the disk is full."""
+        """Make the file of a snapshot; on a full disk, delete older files for it."""
         while True:
             try:
                 return await in_thread(snapshot.create)
@@ -269,7 +275,7 @@ class Compactor:
                     raise
 
     def _end(self, snapshot: Snapshot) -> None:
-        """Let a snapshot that is written take its name: only then it is one to start from."""
+        """Rename a written snapshot to its final name: a start uses it only then."""
         snapshot.seal()
         living = snapshot.living_bytes(self._journal.segment_bytes)
         snapshot.finish()
@@ -278,7 +284,7 @@ class Compactor:
         self._sizes[snapshot.position] = snapshot.size_bytes
 
     def _remove_old_snapshots(self, keep: int = 2) -> None:
-        """Remove all but the newest that are whole and have their names for good."""
+        """Remove all but the newest durable snapshots."""
         there = snapshot_positions(self._disk, self._folder)
         whole = [p for p in there if p <= self.covered and p not in self._damaged]
         for old in [p for p in there if p not in whole[-keep:]]:
@@ -286,9 +292,9 @@ class Compactor:
             self._sizes.pop(old, None)
 
     def _nearly_empty(self) -> list[int]:
-        """Return the segments behind the snapshot of which little still lives.
+        """Return the segments behind the snapshot that have few live bytes.
 
-        On a full disk no more of them than leave room for verbs, those with the least first.
+        On a full disk, return the emptiest segments first, and no more than leave room for verbs.
         """
         bound = self.covered // self._journal.segment_bytes
         little, room = _LIVING_PART * self._journal.segment_bytes, self._journal.room
@@ -301,7 +307,7 @@ class Compactor:
         return found
 
     async def _empty(self, numbers: list[int], now_ms: int, writer: Writer) -> None:
-        """Copy the living blobs of segments forward, a part at a time."""
+        """Copy the live blobs of segments forward, a part at a time."""
         numbers = await self._whole(numbers)
         rows = await self._rows_in(numbers)
         most_bytes = min(self._limits.copy_bytes, self._journal.room.most_record_bytes // 2)
@@ -316,9 +322,9 @@ class Compactor:
             await self._journal.committed()
 
     async def _whole(self, numbers: list[int]) -> list[int]:
-        """Return those of some segments that are not damaged: a copy of that would pass for whole.
+        """Return the undamaged segments of some: a copy of damage would pass for whole.
 
-        The others are kept for a repair.
+        Damaged segments are kept for a repair.
         """
         segments = [self._journal.segments[number] for number in numbers]
         await self._journal.check_segments(segments)
@@ -331,7 +337,7 @@ class Compactor:
         """Return the rows whose blobs lie in some segments, in the order of these."""
         found = [np.zeros(0, np.intp)]
         step = self._limits.snapshot_rows
-        # The table may grow meanwhile, but what is new lies in none of them.
+        # Rows added during the search have no blobs in these segments.
         for start in range(0, self._machine.table.top if numbers else 0, step):
             found.append(self._lying_in(np.arange(start, start + step), numbers))
             await asyncio.sleep(0)
@@ -350,7 +356,7 @@ class Compactor:
 
     def _copy(self, rows: Rows, numbers: list[int], now_ms: int, writer: Writer) -> None:
         table = self._machine.table
-        # Some may have gone, or been replaced, since they were found.
+        # Some messages may be gone, or replaced, since the search.
         rows = self._lying_in(rows, numbers)
         if not len(rows):
             return
@@ -363,7 +369,7 @@ class Compactor:
 
 
 def living_bytes(machine: Machine, segment_bytes: int) -> dict[int, int]:
-    """Return how many bytes of living messages each segment holds, at least one a message."""
+    """Return how many live bytes each segment holds, at least one a message."""
     table, top = machine.table, machine.table.top
     columns = (table.state[:top], table.position[:top], table.size_bytes[:top])
     return bytes_by_segment(*columns, segment_bytes)

@@ -30,13 +30,14 @@ from dwell.store.embedded.recent import Recent
 from dwell.store.embedded.thread import in_thread
 from dwell.tasks import whole
 
-#: How long events wait in memory for room on a full disk before they are tried again.
+#: How long events wait in memory on a full disk before the next attempt to write them.
 _NO_ROOM_S = 1.0
-#: Of how many topics takers are woken in one turn of the event loop.
+#: How many topics have their takers woken in one turn of the event loop.
 _MOST_WOKEN = 2_000
 _log = logging.getLogger(__name__)
 
-#: What records are for; the others change messages, which does not let the store grow for long.
+#: The use of each kind of record; kinds not listed change messages, which never lets the store grow
+#: for long.
 USES = {
     **dict.fromkeys((RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.REPLACE), Use.GROW),
     **dict.fromkeys(
@@ -46,7 +47,7 @@ USES = {
 
 
 class Core:
-    """Opens a folder, writes records, and keeps the folder in shape."""
+    """Opens a folder, writes records, and maintains the files."""
 
     label: Label
     machine: Machine
@@ -89,10 +90,10 @@ class Core:
         *,
         tolerant: list[str] | None = None,
     ) -> None:
-        """Lock the folder and bring back the state; begin to write."""
+        """Lock the folder, restore the state, and start writing."""
         self._hold = Hold(self.disk, self.folder, self._segment_bytes)
         self.label = self._hold.label
-        # Positions of what was cut off are given out again.
+        # Positions of the cut tail are assigned again.
         self.recent = Recent(self.limits.recent_bytes)
         self._flusher, self._flush_after_s, self._free_after_s = None, 0.0, 0.0
         try:
@@ -151,7 +152,7 @@ class Core:
         self.machine.rebuild(now_ms)
 
     def _learn_settings(self) -> None:
-        """Note what bounds the takes for each topic, and keys where they matter."""
+        """Load the take limits of each topic, and its keys where they matter."""
         machine = self.machine
         for number in machine.topics.numbered().values():
             settings = machine.topics.settings_of(number)
@@ -165,7 +166,7 @@ class Core:
         return Finder(self.machine, HASHERS[self.label.ids](self.label.seed))
 
     def _note_opening(self) -> None:
-        """Write down that what happens from now on is of this opening, and of no copy's."""
+        """Write a record that gives later events the name of this opening, and not of a copy's."""
         name = f"{self.disk.system.random_bits(64):016x}"
         openings = begun(self.label.openings, self.machine.events.next_position, name)
         noted = msgspec.structs.replace(self.label, openings=openings)
@@ -174,18 +175,18 @@ class Core:
         except OSError as error:
             if not is_no_room(error):
                 raise
-            # A full disk keeps nobody from acking; a copy that is opened on one is not told apart.
+            # A full disk must not stop acks; a copy opened on a full disk is not told apart.
             _log.warning("%s: no room to note that it was opened", self.folder)
             self._remove_unfinished()
             return
         self.label = noted
 
     def histories(self, positions: Iterable[int], end: int) -> list[str]:
-        """Return whose the event before each position is; ``end`` is that of the next event."""
+        """Return the history of the event before each position; ``end`` is the next position."""
         return [history(self.label.openings, position, end) for position in positions]
 
     def _find_missing(self, now_ms: int, tolerant: list[str] | None) -> None:
-        """Miss the segments in which messages of the snapshot lie; raises StoreDamaged."""
+        """Mark segments with messages of the snapshot that are missing; raises StoreDamaged."""
         missing = sorted(self.compactor.living.keys() - self.journal.segments.keys())
         if not missing:
             return
@@ -215,13 +216,13 @@ class Core:
     def _load_snapshot(
         self, woken: Callable[[str, int, bool], None], tolerant: list[str] | None
     ) -> int:
-        """Fill a machine from the newest snapshot that is whole; return where it stands."""
+        """Load the newest whole snapshot into a machine; return its position."""
         for position in reversed(snapshot.snapshot_positions(self.disk, self.folder)):
             self.machine = self._new_machine(woken)
             try:
                 meta = snapshot.load(self.disk, self.folder, position, self.machine)
             except StoreDamaged as damage:
-                # The one before it, or the whole journal if it is still there, does as well.
+                # The snapshot before it, or the whole journal if it still exists, serves as well.
                 _log.warning("%s; using what was before it", damage)
                 if tolerant is not None:
                     tolerant.append(f"{damage}; used what was before it")
@@ -240,7 +241,8 @@ class Core:
             for number, count in zip(numbers[first].tolist(), counts[first].tolist(), strict=True):
                 woken(topics.names[number], count, topics.settings_of(number).paused)
             if len(numbers) > _MOST_WOKEN:
-                # Who waits for one of so many topics waits a little longer, so that others do not.
+                # Takers of the remaining topics wait a little longer, so that others get their
+                # turn.
                 rest = slice(_MOST_WOKEN, None)
                 asyncio.get_running_loop().call_soon(promote, numbers[rest], counts[rest])
 
@@ -255,7 +257,7 @@ class Core:
                 self.disk.remove(path)
 
     async def close(self, now_ms: int, *, repaired: bool = False) -> None:
-        """Finish the upkeep, write a snapshot if there is anything new, and let go.
+        """Finish the upkeep, write a snapshot if anything is new, and release the folder.
 
         After a repair the snapshot is what was saved: it must succeed, and no other is kept.
         """
@@ -267,11 +269,11 @@ class Core:
                 await self._settle(now_ms, repaired=repaired)
         finally:
             if self._flushes:
-                # A thread may still write to a file that is closed here.
+                # A thread may still be writing to a file that is closed here.
                 await asyncio.wait(self._flushes)
             await self.journal.lengthened()
             with contextlib.ExitStack() as stack:
-                # The lock goes last, and whatever the others meet.
+                # The lock is released last, even if the other steps fail.
                 stack.callback(self._hold.close)
                 stack.callback(self.machine.events.close)
                 stack.callback(self.journal.close)
@@ -281,7 +283,7 @@ class Core:
             await self.flush_events()
             self.compactor.start_anew(now_ms)
             return
-        # Without either the next start replays the journal, and makes the events again.
+        # If either fails, the next start replays the journal and makes the events again.
         with contextlib.suppress(OSError, StoreError):
             await self.flush_events()
             self.compactor.finish(now_ms)
@@ -290,7 +292,7 @@ class Core:
 
     @contextlib.asynccontextmanager
     async def known_keys(self, topic: str, settings: TopicSettings) -> AsyncIterator[None]:
-        """Know the keys of a topic's messages meanwhile, if settings ask for that."""
+        """Load the keys of a topic's messages for the block, if the settings need them."""
         if not (settings.ordered or settings.fair):
             yield
             return
@@ -299,7 +301,7 @@ class Core:
             if number is None or self.machine.admission.has_keys(number):
                 yield
                 return
-            # Of what is put from now on they are known.
+            # Keys of later puts are noted as they come.
             self.machine.admission.expect(number)
             try:
                 await keys.learn(self.machine, self.journal, number, self.limits.keyed_rows)
@@ -308,7 +310,7 @@ class Core:
                 self.machine.admission.expect_no_more(number)
 
     def reserve(self, size_bytes: int, use: Use) -> None:
-        """Make sure that a record of so many bytes can be written; raises DiskFull, StoreFailed."""
+        """Make sure that a record of this size can be written; raises DiskFull, StoreFailed."""
         try:
             self.journal.reserve(size_bytes, use)
         except DiskFull:
@@ -328,11 +330,11 @@ class Core:
         try:
             self.machine.apply(record)
         except BaseException as error:
-            # The journal says what the state does not: only a replay can bring them together.
+            # The journal has a record that the state lacks: only a replay can reconcile them.
             self.journal.fail(error)
             raise
         if self.journal.room.is_low:
-            # While there is room to copy what lives in segments that are nearly empty.
+            # Copy live blobs out of sparse segments while there is room for them.
             self._plan_freeing()
         if self._flusher is None and self.machine.events.is_full():
             self._flush_full()
@@ -340,11 +342,11 @@ class Core:
             self._upkeep = whole(self._keep_up(record.time_ms))
 
     async def committed(self) -> None:
-        """Return when everything so far is as safe as was asked for; raises StoreFailed."""
+        """Return when all earlier records are as safe as ``sync`` asks; raises StoreFailed."""
         await self.journal.committed()
 
     async def room(self) -> None:
-        """Return when what lets the store grow need not wait for the disk in the loop's thread."""
+        """Return when growing verbs need not wait for the disk in the loop's thread."""
         if self.journal.is_short:
             await self.journal.lengthened()
 
@@ -357,19 +359,19 @@ class Core:
         self.journal.check()
 
     async def sync_events(self) -> None:
-        """Make the events that are written safe; raises StoreFailed."""
+        """Sync the written events; raises StoreFailed."""
         async with self._flushing:
             await self._must(self.machine.events.sync)
 
     async def sync_journal(self) -> None:
-        """Make the journal safe as far as it is written; raises StoreFailed."""
+        """Sync the journal up to the last write; raises StoreFailed."""
         await self._must(self.journal.sync)
 
     async def _must(self, sync: Callable[[], None]) -> None:
         try:
             await in_thread(sync)
         except OSError as error:
-            # What it covered may be lost, and a second try would say that it is not.
+            # The data of a failed sync may be lost, and a second sync would report success.
             self.journal.fail(error)
         self.journal.check()
 
@@ -395,7 +397,7 @@ class Core:
         return None
 
     async def _write_events(self, block: Block) -> int:
-        """Write a block, for which older ones go if the disk is full; return its size in bytes."""
+        """Write a block, deleting older blocks if the disk is full; return its size in bytes."""
         events = self.machine.events
         while True:
             try:
@@ -410,7 +412,7 @@ class Core:
             await in_thread(events.remove_dropped)
 
     def _flush_full(self) -> None:
-        """Write events, of which there are enough for a block, once they are committed."""
+        """Write events, once they fill a block and are committed."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._flush_after_s:
             return
@@ -434,7 +436,7 @@ class Core:
             self._upkeep = None
 
     def _check_snapshot_room(self, record: Record) -> None:
-        """Raise DiskFull if more rows or ids make a snapshot for which there is no room."""
+        """Raise DiskFull if the new rows or ids leave no room for a snapshot."""
         table, known, count = self.machine.table, self.machine.known, len(record)
         has_room = table.top + count <= self._rows_with_room
         has_room &= known.used + count <= self._ids_with_room
@@ -450,17 +452,17 @@ class Core:
         self._ids_with_room = known.used + count + self.limits.room_rows
 
     async def freed(self) -> None:
-        """Return when what can be freed is free, where there is no room."""
-        # What is under way may have begun too early to free enough.
+        """Return when everything that can be freed is free; used when there is no room."""
+        # A run in progress may have started too early to free enough.
         for _ in range(2):
             self._plan_freeing()
             if self._upkeep is not None:
                 await asyncio.wait([self._upkeep])
 
     def _plan_freeing(self) -> None:
-        """Have freed what can be, as there is no room."""
+        """Schedule a run that frees space, because there is no room."""
         loop = asyncio.get_running_loop()
-        # Not again and again while nothing changes, as it takes a while.
+        # A run takes a while, so it is not repeated while nothing changes.
         is_time = loop.time() >= self._free_after_s or self.compactor.may_well_free
         is_free = self._upkeep is None and self.is_open
         if is_free and is_time and self.compactor.can_free:
@@ -474,7 +476,7 @@ class Core:
         self.journal.make_ahead()
 
     async def compact_now(self, now_ms: int) -> None:
-        """Make a snapshot, and free what can be freed; one that is being made is waited for."""
+        """Make a snapshot and free space; waits for a run in progress."""
         while self._upkeep is not None:
             await asyncio.wait([self._upkeep])
         if not self.is_open:
@@ -486,6 +488,6 @@ class Core:
         try:
             await self.compactor.run(now_ms, self)
         except Exception as error:
-            # It is tried again after the next segment; the journal itself needs no snapshot.
+            # The next segment tries again; the journal itself needs no snapshot.
             _log.warning("%s: no snapshot: %s", self.folder, str(error))
             self.compactor.postpone()

@@ -1,6 +1,6 @@
-"""Counting the rows of the table: by due, by how long they wait, and by who has them.
+"""Counting the rows of the table: by due, by waiting time, and by owner.
 
-The columns are long, so a pass over them goes part by part, and others have their turn between.
+The columns are long, so a pass over them goes part by part, and other tasks run in between.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from dwell.store.embedded.sweeping import listed_topics
 from dwell.store.embedded.table import Table
 from dwell.store.embedded.timekeeper import Timekeeper
 
-#: How many rows are looked at before others have their turn: about a millisecond.
+#: How many rows are counted before other tasks run: about a millisecond.
 _AT_ONCE = 1 << 18
 _NEVER = 2**62
 
 
 class Counting(Store):
-    """The verbs that count what the table of an embedded store holds."""
+    """The verbs that count the messages of an embedded store."""
 
     core: Core
     _machine: Machine
@@ -43,7 +43,7 @@ class Counting(Store):
         return counts
 
     async def oldest_ready(self) -> dict[str, int]:
-        """Return since when the longest waiting has been due, by topic."""
+        """Return the due of the message that has waited longest, by topic."""
         self._time.look()
         if not self._table.total(State.READY):
             return {}
@@ -58,7 +58,7 @@ class Counting(Store):
         return {names[number]: int(oldest[number]) for number in found}
 
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
-        """Return who has messages under lease."""
+        """Return the owners with messages under lease."""
         self._time.look()
         table = self._table
         if not table.total(State.LEASED):
@@ -91,7 +91,7 @@ class Counting(Store):
         return {**self.core.condition(), "damaged_messages": await self._count_damaged()}
 
     async def _count_damaged(self) -> int:
-        """Return how many messages lie where the journal turned out to be damaged."""
+        """Return how many messages lie in damaged parts of the journal."""
         journal, table, count = self.core.journal, self._table, 0
         damages = [
             (number * journal.segment_bytes + first, number * journal.segment_bytes + end)

@@ -22,14 +22,14 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def is_no_room(error: Exception) -> bool:
-    """Tell whether something failed because the disk, or somebody's part of it, is full."""
+    """Tell whether something failed because the disk, or a quota on it, is full."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return isinstance(error, DiskFull)
 
 
 class Disk:
-    """A disk: what the store does with files, made of the system's calls."""
+    """A disk: the file operations of the store, made of the system's calls."""
 
     def __init__(self, system: System | None = None) -> None:
         self.system = system or System()
@@ -40,7 +40,7 @@ class Disk:
             try:
                 self.make_new_folder(folder)
             except FileExistsError:
-                # Another may have made it just now.
+                # Another process may have made it just now.
                 if not self.system.is_folder(folder):
                     raise
 
@@ -98,7 +98,7 @@ class Disk:
         except OSError:
             self.system.close(fd)
             raise self._locked(path.parent) from None
-        # Who holds it is told as a courtesy: on a full disk there may be no room even for that.
+        # The holder's name is optional: a full disk may have no room even for that.
         with contextlib.suppress(OSError):
             self.system.truncate(fd, 0)
             self.system.write(fd, [str(self.system.process_number()).encode()], 0)
@@ -111,7 +111,7 @@ class Disk:
         return StoreLocked(f"{folder}: held by process {holder}{self._way(holder)}")
 
     def _way(self, holder: str) -> str:
-        """Return what to do about a folder that somebody holds."""
+        """Return advice about a folder that another process holds."""
         if holder == str(self.system.process_number()):
             return ", which is this one: use the queue that it has open, or close that first"
         return (
@@ -120,9 +120,10 @@ class Disk:
         )
 
     def create(self, path: Path, size_bytes: int) -> int:
-        """Return a new file that has its room on the disk; raises DiskFull, leaving nothing.
+        """Return a new file with its space allocated; raises DiskFull, leaving nothing.
 
-        It has its name only when it has its room, so that a crash leaves no file that is too short.
+        It gets its name only after the allocation, so that a crash leaves no file that is too
+        short.
         """
         new = path.with_name(f"{path.name}.new")
         fd = self.system.open(new, _NEW)
@@ -141,11 +142,11 @@ class Disk:
         return fd
 
     def free_bytes(self, folder: Path) -> int:
-        """Return how many bytes of room the disk has for files of a folder."""
+        """Return how many bytes are free on the disk of a folder."""
         return self.system.free_bytes(folder)
 
     def allocate(self, fd: int, size_bytes: int) -> None:
-        """Take the room of a file, all zeros."""
+        """Allocate the space of a file, all zeros."""
         self.system.allocate(fd, size_bytes)
 
     def open(self, path: Path) -> int:
@@ -181,21 +182,22 @@ class Disk:
     def written(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of an open file between two offsets that may hold more than zeros.
 
-        They are blocks of the file system, so that what lies at a multiple of 8 is in one of them.
+        The parts are blocks of the file system, so that eight bytes at a multiple of 8 are in one
+        part.
         """
         return self.system.written(fd, start, end)
 
     def map(self, fd: int) -> mmap.mmap:
-        """Map a whole file for reading; what is written later shows in the map."""
+        """Map a whole file for reading; later writes show in the map."""
         return self.system.map(fd)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Let a finished file take its name, replacing what had it, for good."""
+        """Rename a finished file, replacing an existing one, and make that durable."""
         self.system.rename(old, new)
         self.sync_folder(new.parent)
 
     def write_file(self, path: Path, buffers: Sequence[Buffer]) -> None:
-        """Write a whole file anew, and sync it."""
+        """Write a whole file from scratch, and sync it."""
         fd = self.system.open(path, _NEW)
         try:
             self.write(fd, buffers, 0)
@@ -240,11 +242,11 @@ class Disk:
         return sorted(self.system.names(folder))
 
     def exists(self, path: Path) -> bool:
-        """Tell whether anything has a name."""
+        """Tell whether a path exists."""
         return self.system.exists(path)
 
     def is_folder(self, path: Path) -> bool:
-        """Tell whether a folder has a name."""
+        """Tell whether a path is a folder."""
         return self.system.is_folder(path)
 
     def _remove_if_there(self, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Done calls: the results of numbered requests, by the number of each message.
 
 A request whose answer was lost is sent again, and gets the results of the first time. The journal
-has the numbers in the record of the verb, and snapshots have all that is kept here.
+has the numbers in the record of the verb, and snapshots have everything that is kept here.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from dwell.message import U8, U32, U64, Result
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.limits import LIMITS, Limits
 
-#: The result of each kind of record, but for messages that a release buries.
+#: The result of each kind of record, except for messages that a release buries.
 _RESULTS = {
     RecordKind.PUT: Result.CREATED,
     RecordKind.PUT_OWN: Result.CREATED,
@@ -54,8 +54,8 @@ class Block(NamedTuple):
 class Late:
     """The numbers of repeats that came before the requests that they repeat.
 
-    They are kept as runs, the newest ``limits.call_block`` of them: those of one request follow one
-    another.
+    They are kept as runs, the newest ``limits.call_block`` of them: numbers of one request are
+    consecutive.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -72,7 +72,7 @@ class Late:
         return len(self._runs) > 0
 
     def has(self, calls: U64, now_ms: int) -> np.ndarray:
-        """Tell of each number whether it is one of them."""
+        """Tell of each number whether it belongs to a late repeat."""
         if len(self._runs) and now_ms > self._until_ms:
             self._set(self._runs[:0])
         if not len(self._runs):
@@ -105,7 +105,7 @@ class DoneCalls:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
         self._blocks: deque[tuple[int, Block]] = deque()
-        #: The block that is being filled, its size so far, and the time of its newest record.
+        #: The block being filled, its size so far, and the time of its newest record.
         self._newest = _empty(limits.call_block)
         self._count = 0
         self._newest_ms = 0
@@ -152,9 +152,9 @@ class DoneCalls:
         return self._count + sum(len(block.numbers) for _, block in self._blocks)
 
     def find(self, calls: U64, now_ms: int) -> Block | None:
-        """Return the results of repeated calls, 0 where there is none; None if all are 0.
+        """Return the results of repeated calls, 0 for a call without one; None if all are 0.
 
-        First requests are looked up too if their repeats have come before them.
+        First requests are looked up too if their repeats arrived before them.
         """
         is_asked = are_again(calls)
         if self._late.is_any:
@@ -176,7 +176,7 @@ class DoneCalls:
         return found if found.results.any() else None
 
     def arrays(self, now_ms: int) -> dict[str, np.ndarray]:
-        """Return what is kept and not too old, by the names of the arrays of a snapshot."""
+        """Return all results that are not too old, by the names of the arrays of a snapshot."""
         newest = self._newest_ms, self._newest.sorted(self._count)
         oldest_ms = now_ms - self._limits.calls_ms
         parts = [block for at_ms, block in (*self._blocks, newest) if at_ms >= oldest_ms]
@@ -184,7 +184,7 @@ class DoneCalls:
         return {name: np.concatenate(column) for name, column in zip(ARRAYS, columns, strict=False)}
 
     def restore(self, arrays: Mapping[str, np.ndarray], time_ms: int) -> None:
-        """Keep the results that a snapshot of a time has."""
+        """Restore the results of a snapshot made at a time."""
         if ARRAYS[0] in arrays:
             all_of_them, step = Block(*(arrays[name] for name in ARRAYS)), self._limits.call_block
             for start in range(0, len(all_of_them.numbers), step):

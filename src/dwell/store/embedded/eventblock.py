@@ -1,4 +1,4 @@
-"""A block of events: the form in which the event log has them on disk.
+"""A block of events: the layout of the event log on disk.
 
 ::
 
@@ -8,7 +8,7 @@
     +-------+-------+---------------+---------------+---------+------+---------+-----+
 
 ``crc`` is the CRC-32 of everything after it; ``meta`` is a length (4 bytes) and the topics' names
-by number in MessagePack; the columns are those of _COLUMNS, ``count`` values each.
+by number in MessagePack; the columns are listed in _COLUMNS, ``count`` values each.
 """
 
 import struct
@@ -55,7 +55,7 @@ class Part:
 
 
 def encoded(first: int, parts: Sequence[Part], topic_names: Sequence[str]) -> list[Buffer]:
-    """Return the events of some parts, the first of which is number ``first``, as a block."""
+    """Return the events of some parts as a block; the first event has number ``first``."""
     columns = {
         name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
     }
@@ -119,7 +119,7 @@ def _own(payload: bytes, at: int, sizes: U16) -> Sequence[bytes] | None:
     if not sizes.any():
         return None
     own = Blobs.packed(payload[at:], sizes.astype(np.int64))
-    # They were read from the journal, where what is damaged may be repaired only after this.
+    # The ids were read from the journal, where damage may be repaired only after this.
     return own if are_texts(own) else list(map(_as_text, own))
 
 

@@ -12,12 +12,12 @@ from dwell.store.embedded.eventblock import HEADER, block_at, decoded
 
 
 def event_path(folder: Path, number: int) -> Path:
-    """Return where the file is whose first event is number ``number``."""
+    """Return the path of the file whose first event has number ``number``."""
     return folder / f"events-{number:016d}.dwe"
 
 
 def event_numbers(disk: Disk, folder: Path) -> list[int]:
-    """Return the numbers of the files that are there, in order."""
+    """Return the numbers of the existing files, in order."""
     stems = (Path(name) for name in disk.names(folder) if name.startswith("events-"))
     numbers = (path.stem.removeprefix("events-") for path in stems if path.suffix == ".dwe")
     return sorted(int(number) for number in numbers if number.isdigit())
@@ -26,8 +26,8 @@ def event_numbers(disk: Disk, folder: Path) -> list[int]:
 class EventFile:
     """An open file; 16 bytes of memory a block.
 
-    ``number`` is that of the first event when it was begun, ``end`` that of the event after the
-    last; ``is_dirty`` tells that something was written since the last sync.
+    ``number`` is its first event's number when it was made, ``end`` the number after its last
+    event; ``is_dirty`` tells that something was written since the last sync.
     """
 
     __slots__ = ("_firsts", "_offsets", "end", "fd", "is_dirty", "number", "path", "size_bytes")
@@ -51,13 +51,13 @@ class EventFile:
         return self._firsts[0] if self._firsts else self.end
 
     def load(self, disk: Disk, until: int, *, check: bool) -> None:
-        """Find the blocks up to event ``until``; where one is missing, only those behind it."""
+        """Find the blocks up to event ``until``; after a missing one, only the blocks behind it."""
         try:
             data: Buffer = memoryview(disk.map(self.fd))
         except ValueError:
             # An empty file cannot be mapped.
             return
-        # What was written after the last sync may be anything, so it is not even looked at.
+        # The bytes after the last sync may be anything, so they are not read.
         while self.end < until and (block := block_at(data, self.size_bytes, check)) is not None:
             first, count, end = block
             if not self.end <= first < first + count <= until:
@@ -74,7 +74,7 @@ class EventFile:
         return sum(map(len, buffers))
 
     def written(self, first: int, count: int, size_bytes: int) -> None:
-        """Note that a block was written, where it can be read from now on."""
+        """Note that a block was written and can be read from now on."""
         self._add(first, count, size_bytes)
 
     def _add(self, first: int, count: int, size_bytes: int) -> None:
@@ -94,9 +94,9 @@ class EventFile:
         return self._offsets[count] if count < len(self._firsts) else self.size_bytes
 
     def read(self, disk: Disk, position: int) -> Events:
-        """Return the block in which an event is; raises StoreDamaged or StoreError.
+        """Return the block that holds an event; raises StoreDamaged or StoreError.
 
-        The events of a damaged block end with :meth:`end_of`.
+        The end of a damaged block is given by :meth:`end_of`.
         """
         index = bisect_right(self._firsts, position) - 1
         offset = self._offsets[index]
@@ -112,6 +112,6 @@ class EventFile:
         return decoded(data[HEADER.size :], *block[:2])
 
     def end_of(self, position: int) -> int:
-        """Return the event after the last of the block in which an event is."""
+        """Return the number after the last event of the block that holds an event."""
         index = bisect_right(self._firsts, position)
         return self._firsts[index] if index < len(self._firsts) else self.end

@@ -1,11 +1,11 @@
-"""The event log: what happened to each message, in order, beside the journal.
+"""The event log: the history of each message, in order, stored apart from the journal.
 
-Events follow from the journal, so they are written without a sync: what a crash loses is made again
-by the replay, with the same positions. A snapshot lets the replay begin later, so all that was
-written is synced before one counts on it. Events that were not written yet are read from memory.
+Events follow from the journal, so they are written without a sync: a replay makes lost events
+again, with the same positions. A snapshot lets the replay start later, so all written events are
+synced before a snapshot relies on them. Unwritten events are read from memory.
 
-The log is no promise. What of it is damaged or missing is told in a warning, and forgotten with all
-that came before it: :attr:`EventLog.first_position` says from where on it is whole.
+The log is not guaranteed. Damaged or missing events cause a warning, and are dropped with all
+earlier events: the log is whole from :attr:`EventLog.first_position` on.
 """
 
 import logging
@@ -29,7 +29,7 @@ from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.table import Table
 
 _KINDS = max(Kind) + 1
-#: How many blocks of events wait in memory for room on the disk before the oldest are forgotten.
+#: How many blocks of events wait in memory for room on the disk before the oldest are dropped.
 _MOST_WAITING = 64
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class EventLog:
         self._unwritten = 0
         self._cuts: deque[int] = deque()
         self._files: list[EventFile] = []
-        # Files that are no part of the log any more, but may be in use by a thread.
+        # Files that left the log, but may be in use by a thread.
         self._dropped: list[EventFile] = []
         self._last: Events | None = None
         self.next_position = 0
@@ -79,7 +79,7 @@ class EventLog:
         return next((file.first for file in self._files if len(file)), self.written_position)
 
     def add(self, kind: Kind, time_ms: int, rows: Rows, table: Table) -> None:
-        """Note that something happens to these rows, as the table has them now."""
+        """Add an event for each of these rows, with the current values of the table."""
         id_bytes: U16 = table.id_bytes[rows]
         columns: dict[str, np.ndarray] = {
             "row": rows.astype(np.uint32),
@@ -102,28 +102,28 @@ class EventLog:
     # --- writing --------------------------------------------------------------------------------
 
     def is_full(self, parts: int | None = None) -> bool:
-        """Tell whether enough events wait to be written as a block, or in so many small parts.
+        """Tell whether the waiting events fill a block, in events or in small parts.
 
-        Joining many of these takes time too, in which messages that fall due would be late.
+        Joining many small parts takes time too, which would delay messages that fall due.
         """
         limits = self._limits
         most = limits.block_parts if parts is None else parts
         return self._unwritten >= limits.block_events or len(self._parts) >= most
 
     def is_coarse(self, block: Block) -> bool:
-        """Tell whether to write a block is more NumPy's work than Python's, fit for a thread."""
+        """Tell whether the work of writing a block is mostly NumPy's, which suits a thread."""
         return block.count > self._limits.coarse_events * len(block.parts)
 
     def cut(self) -> int:
-        """Let a block end here, and return the position.
+        """End the current block here, and return the position.
 
-        A snapshot of now can use the log only if it has a block that ends where the snapshot does.
+        A snapshot of now can use the log only if a block ends at the snapshot's position.
         """
         self._cuts.append(self.next_position)
         return self.next_position
 
     def flush(self) -> None:
-        """Write what is unwritten; it must all be committed."""
+        """Write the unwritten events; all must be committed."""
         for block in self.blocks(self.next_position):
             while True:
                 try:
@@ -137,7 +137,7 @@ class EventLog:
         self.remove_dropped()
 
     def blocks(self, until: int) -> Iterator[Block]:
-        """Yield what is to be written up to a position, which must be committed, in blocks.
+        """Yield the events up to a position, which must be committed, in blocks to be written.
 
         Each goes to :meth:`write` and then to :meth:`written`, before the next.
         """
@@ -151,7 +151,7 @@ class EventLog:
             yield Block(self.written_position, sum(part.count for part in parts), parts)
 
     def _parts_until(self, until: int, most: int) -> list[Part]:
-        """Return what is unwritten up to a position: about so many events, or all of one verb."""
+        """Return the unwritten parts up to a position: about ``most`` events, or all of a verb."""
         position, parts = self.written_position, []
         most += position
         for part in self._parts:
@@ -163,7 +163,7 @@ class EventLog:
 
     @property
     def needs_file(self) -> bool:
-        """Whether the next block has to begin a file, which waits for the disk."""
+        """Whether the next block needs a new file, which waits for the disk."""
         return not self._files or self._files[-1].size_bytes > self._limits.event_file_bytes
 
     def _make_file(self, first: int) -> None:
@@ -178,14 +178,14 @@ class EventLog:
         return self._files[-1].write(self._disk, buffers)
 
     def make_room(self) -> bool:
-        """Drop the oldest file, as the disk is full; tell whether there was one to spare."""
+        """Drop the oldest file because the disk is full; tell whether one was left to drop."""
         is_spare = len(self._files) > 1
         if is_spare:
             self._drop_first()
         return is_spare
 
     def written(self, block: Block, size_bytes: int) -> None:
-        """Note that a block is in its file, where it can be read from now on."""
+        """Note that a block is in its file and can be read from now on."""
         for _ in block.parts:
             self._parts.popleft()
         self._unwritten -= block.count
@@ -194,7 +194,7 @@ class EventLog:
             self._drop_first()
 
     def wait_for_room(self) -> None:
-        """Keep what cannot be written in memory, but not without end."""
+        """Keep unwritable events in memory, up to a limit."""
         most = _MOST_WAITING * self._limits.block_events
         if self._unwritten <= most and len(self._parts) <= _MOST_WAITING * self._limits.block_parts:
             return
@@ -202,7 +202,7 @@ class EventLog:
         self.give_up(self.written_position + half)
 
     def give_up(self, until: int) -> None:
-        """Forget all events before a position, as there is no room for them."""
+        """Drop all events before a position, because there is no room for them."""
         first = self.first_position
         while self._parts and self.written_position + self._parts[0].count <= until:
             self._unwritten -= self._parts.popleft().count
@@ -210,9 +210,9 @@ class EventLog:
         self._forget("no room for it", first, self.written_position)
 
     def sync(self) -> None:
-        """Make what is written safe, before a snapshot counts on it; in any thread.
+        """Sync the written events, before a snapshot relies on them; in any thread.
 
-        Nothing may remove files meanwhile. After an error the log must not be written any more.
+        No file may be removed during the sync. After an error the log must not be written again.
         """
         for file in list(self._files):
             if file.is_dirty:
@@ -224,14 +224,14 @@ class EventLog:
     def read(self, position: int, limit: int, until: int) -> Events:
         """Return at most ``limit`` events from ``position`` on, and before ``until``.
 
-        Those must all be committed. What turns out to be damaged is forgotten.
+        All of them must be committed. Damaged events are dropped.
         """
         parts: list[Events] = []
         position = max(position, self.first_position)
         while limit and position < until:
             block = self._block_with(position, until)
             if block is None:
-                # It was damaged; what follows it must not be told as if it came right after.
+                # The block was damaged; later events must not appear to follow directly.
                 if parts:
                     break
                 position = max(position, self.first_position)
@@ -243,7 +243,7 @@ class EventLog:
         return Events.joined(parts)
 
     def _block_with(self, position: int, until: int) -> Events | None:
-        """Return the block that holds a position; None when it was damaged and is forgotten."""
+        """Return the block that holds a position; None when it was damaged and dropped."""
         last = self._last
         if last is not None and last.positions[0] <= position <= last.positions[-1]:
             return last
@@ -258,7 +258,7 @@ class EventLog:
         return self._last
 
     def _unwritten_from(self, position: int, until: int) -> Events:
-        """Return what waits in memory, but not from long before ``position`` on."""
+        """Return the events that wait in memory, but not from long before ``position`` on."""
         first = self.written_position
         parts: list[Part] = []
         for part in self._parts_until(until, until):
@@ -275,7 +275,7 @@ class EventLog:
     # --- files ----------------------------------------------------------------------------------
 
     def open(self, next_position: int, totals: Sequence[int]) -> None:
-        """Find the blocks that are there, and forget those from ``next_position`` on.
+        """Find the existing blocks, and drop events from ``next_position`` on.
 
         The replay makes those again.
         """
@@ -285,7 +285,7 @@ class EventLog:
         for number in numbers:
             path = event_path(self._folder, number)
             file = EventFile(path, number, self._disk.open(path))
-            # Only the last file can have been cut short; others are checked when they are read.
+            # Only the last file can have been cut short; the others are checked when they are read.
             file.load(self._disk, next_position, check=number == numbers[-1])
             self._files.append(file)
         self._dropped += [file for file in self._files if not len(file)]
@@ -297,9 +297,9 @@ class EventLog:
         self.remove_dropped()
 
     def _forget_gaps(self, first: int) -> None:
-        """Forget what stands before a gap; the end of the log must be where the replay begins.
+        """Drop the events before a gap; the log must end where the replay begins.
 
-        It began with the event ``first``.
+        The log began with the event ``first``.
         """
         gaps = [file.first for file in self._files if file.first != file.number]
         gaps += [file.first for file in self._files[:1] if file.number != first]
@@ -310,7 +310,7 @@ class EventLog:
             self._forget("events are missing", first, max(gaps))
 
     def _forget(self, why: str, first: int, before: int) -> None:
-        """Forget what is kept from one event up to another, where a block begins, and say so."""
+        """Drop events from one up to another, where a block begins, and log the reason."""
         for file in self._files:
             file.forget(before)
         self._last = None
@@ -320,12 +320,12 @@ class EventLog:
         _log.warning(words, self._folder, why, before, first)
 
     def files_until(self, position: int) -> list[tuple[Path, int]]:
-        """Return each file with events before a position where a block ends, and their bytes."""
+        """Return each file with events before a position where a block ends, and its bytes."""
         sizes = [(file.path, file.size_until(position)) for file in self._files]
         return [(path, size) for path, size in sizes if size]
 
     def close(self) -> None:
-        """Close the files; what is unwritten is made again by the next replay."""
+        """Close the files; the next replay makes the unwritten events again."""
         for file in self._files + self._dropped:
             self._disk.close(file.fd)
         self._files, self._dropped = [], []
@@ -335,7 +335,7 @@ class EventLog:
         self._last = None
 
     def remove_dropped(self) -> None:
-        """Remove the files that were dropped, in any thread, but never while one is synced."""
+        """Delete the dropped files, in any thread, but never during a sync."""
         while self._dropped:
             file = self._dropped.pop()
             self._disk.close(file.fd)

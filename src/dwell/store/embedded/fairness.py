@@ -1,7 +1,7 @@
 """Fairness between the keys of a topic in a folder: turns of many messages at once.
 
-The rules are those of :mod:`dwell.store.fairness`. Here messages are grouped by their lanes first,
-as a thousand of a few keys take half the time by that.
+The rules are in :mod:`dwell.store.fairness`. Here messages are grouped by lane first, which halves
+the time for a thousand messages of a few keys.
 """
 
 import numpy as np
@@ -28,17 +28,17 @@ class LaneTurns:
         return found
 
     def take(self, lanes: np.ndarray, turns: I64) -> None:
-        """Note that messages of some lanes were taken, and all their turns have come."""
+        """Note that messages of some lanes were taken in their turns."""
         names, counts = _groups(np.sort(lanes))
         self._turns.take(int(turns.max()), names, counts.tolist())
 
     def leave(self, lanes: np.ndarray) -> None:
-        """Note that messages were taken by their ids, which lets no turn come."""
+        """Note that messages were taken by id, which advances no turn."""
         names, counts = _groups(np.sort(lanes))
         self._turns.leave(names, counts.tolist())
 
     def give_back(self, lanes: np.ndarray, turns: I64) -> None:
-        """Note that messages of some lanes left otherwise than by a take, with their turns."""
+        """Note that messages of some lanes left without a take, and give their turns back."""
         order = np.lexsort((-turns, lanes))
         names, counts = _groups(lanes[order])
         parts = np.split(turns[order], np.cumsum(counts)[:-1]) if names else []
@@ -46,6 +46,6 @@ class LaneTurns:
 
 
 def _groups(ordered: np.ndarray) -> tuple[list[int], I64]:
-    """Return the lanes that stand in order, each once, and how often each does."""
+    """Return the lanes of a sorted array, each once, and how often each occurs."""
     starts, counts = runs_of(ordered)
     return ordered[starts].tolist(), counts

@@ -16,7 +16,7 @@ from dwell.tasks import whole
 
 
 class Finder:
-    """Finds the rows of messages, by the ids of callers and by those that the queue made."""
+    """Finds the rows of messages, by callers' ids and by queue-made ids."""
 
     def __init__(self, machine: Machine, hasher: Hasher) -> None:
         self._machine = machine
@@ -25,11 +25,11 @@ class Finder:
         self._filling: asyncio.Task[None] | None = None
 
     def hashes(self, topic: str, ids: Sequence[bytes]) -> tuple[U64, U32]:
-        """Return the hashes of some ids of a topic, and the bits that confirm them."""
+        """Return the hashes of ids of a topic, and the bits that confirm them."""
         return self._hasher.hash(self._hasher.topic(topic), ids)
 
     def find(self, topic: str, ids: Sequence[bytes]) -> tuple[Rows, np.ndarray]:
-        """Return the row of each id, and whether there is such a message."""
+        """Return the row of each id, and whether such a message exists."""
         number = self._machine.topics.find(topic)
         if number is None or not self._table.top or not ids:
             return np.zeros(len(ids), np.intp), np.zeros(len(ids), dtype=bool)
@@ -48,20 +48,20 @@ class Finder:
         return rows, found
 
     async def numbered(self, numbers: U64) -> tuple[Rows, np.ndarray]:
-        """Return the row of the message of each number, and whether there is one."""
+        """Return the row of the message of each number, and whether it exists."""
         machine, table = self._machine, self._table
         if not table.top:
             return np.zeros(len(numbers), np.intp), np.zeros(len(numbers), dtype=bool)
         while (arrivals := machine.arrivals) is None or not arrivals.is_whole:
             if self._filling is None or self._filling.done():
                 self._filling = whole(self._fill())
-            # Others wait for the same, so it goes on when one of them is cancelled.
+            # Others wait for the same fill, so it goes on when one of them is cancelled.
             await asyncio.shield(self._filling)
         rows = arrivals.find(numbers)
         return rows, (table.seq[rows] == numbers) & (table.state[rows] != State.GONE)
 
     async def _fill(self) -> None:
-        """Make the index by number, part by part: of millions it takes most of a second."""
+        """Make the index by number, part by part: millions of messages take most of a second."""
         arrivals = self._machine.arrivals = Arrivals(self._table)
         try:
             for _ in arrivals.fill():
@@ -72,7 +72,7 @@ class Finder:
 
 
 def first_places(hashes: U64, checks: U32) -> I64:
-    """Return for each id of a batch the place where it stands first."""
+    """Return for each id of a batch the place of its first occurrence."""
     places = np.arange(len(hashes))
     if are_distinct(hashes):
         return places
@@ -84,9 +84,9 @@ def first_places(hashes: U64, checks: U32) -> I64:
 
 
 def waves_of(hashes: U64 | Rows) -> list[np.ndarray]:
-    """Cut a batch where an id or row comes again, so that none stands twice in one part.
+    """Split a batch so that no id or row occurs twice in one part.
 
-    Returns the places of each part; as a rule there is one.
+    Returns the places of each part; usually there is one.
     """
     places = np.arange(len(hashes))
     if are_distinct(hashes):

@@ -1,4 +1,4 @@
-"""The folder: what makes it a store, which format it has, and who holds it.
+"""The folder: its label, its format, and its lock.
 
 ``dwell.json`` is written last when a store is made, so that a folder either is a store or is not.
 
@@ -17,7 +17,7 @@ from dwell.store.embedded.disk import LOCK, Disk
 from dwell.store.embedded.openings import Opening
 
 FORMAT = 3
-#: The hash of callers' ids in new stores; each keeps the one that it was made with.
+#: The hash of callers' ids in new stores; a store keeps the hash it was made with.
 _IDS = 2
 LABEL = "dwell.json"
 #: The first format whose labels have a checksum.
@@ -25,11 +25,11 @@ _CHECKED_FORMAT = 3
 
 
 class Label(msgspec.Struct, frozen=True):
-    """What ``dwell.json`` holds: format, the store's number, which hash of ids, and its seed.
+    """The contents of ``dwell.json``: format, the store's number, the hash of ids, and its seed.
 
-    ``openings`` says by whom its events are. Older versions of this format pass over that, and what
-    happens while they have the store open counts as the last opening's. ``crc`` is the CRC-32 of
-    the label as it is written with a crc of 0; format 3 began with it.
+    ``openings`` names the openings that its events belong to. Older versions of this format ignore
+    it, and events made while they have the store open count as the last opening's. ``crc`` is the
+    CRC-32 of the label as it is written with a crc of 0; format 3 began with it.
     """
 
     dwell: int
@@ -42,7 +42,7 @@ class Label(msgspec.Struct, frozen=True):
 
     @property
     def secret(self) -> bytes:
-        """The seed as bytes, which nobody else may know."""
+        """The seed as bytes; it must stay secret."""
         return self.seed.to_bytes(16, "little")
 
 
@@ -62,7 +62,7 @@ class Hold:
             names = disk.names(folder)
             if LABEL not in names and set(names) - {LOCK, f"{LABEL}.new"}:
                 raise NotAStore(f"{folder}: holds files but no {LABEL}, so it is not a store")
-            # Older versions lock this file, and not the folder.
+            # Older versions lock this file, not the folder.
             stack.callback(disk.close, disk.lock(folder / LOCK))
             is_store = LABEL in names
             self.label = _read(disk, folder) if is_store else _make(disk, folder, segment_bytes)
@@ -83,7 +83,7 @@ def _read(disk: Disk, folder: Path) -> Label:
     if found >= _CHECKED_FORMAT and label.crc != _crc_of(label):
         raise StoreDamaged(f"{folder / LABEL}: is damaged, its checksum is not that of the rest")
     if found < FORMAT:
-        # What is written from now on an older version would read wrongly.
+        # Older versions would misread the writes from now on.
         label = msgspec.structs.replace(label, dwell=FORMAT)
         write_label(disk, folder, label)
     return label
@@ -97,7 +97,7 @@ def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
         segment_bytes=segment_bytes,
         ids=_IDS,
     )
-    # Whoever made the folder may have been stopped before its name was safe.
+    # The process that made the folder may have stopped before its name was durable.
     with contextlib.suppress(PermissionError):
         disk.sync_folder(folder.parent)
     write_label(disk, folder, label)
@@ -105,12 +105,12 @@ def _make(disk: Disk, folder: Path, segment_bytes: int) -> Label:
 
 
 def drawn_number(disk: Disk) -> int:
-    """Return the number of a new store, which stands in its receipts."""
+    """Return a number for a new store, which its receipts contain."""
     return disk.system.random_bits(31) or 1
 
 
 def write_label(disk: Disk, folder: Path, label: Label) -> None:
-    """Let a store have this label, for good."""
+    """Write the label of a store durably."""
     new = folder / f"{LABEL}.new"
     disk.write_file(new, [label_bytes(label)])
     disk.rename(new, folder / LABEL)

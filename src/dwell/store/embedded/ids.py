@@ -1,11 +1,11 @@
 """Hashes of the caller's ids: 85 bits in memory stand for an id that lies on disk.
 
-They are keyed with random numbers of the store, so that nobody who does not know these can make ids
-that collide: for any two ids that were chosen beforehand the chance is 2**-85, and two of 100
-million ids are the same once in seven thousand million such stores (birthday bound, n**2 / 2**86).
+They are keyed with random numbers of the store, so that nobody without these can make ids that
+collide: for any two ids chosen beforehand the chance is 2**-85, and two of 100 million ids are the
+same once in seven thousand million such stores (birthday bound, n**2 / 2**86).
 
-Each of three parts is a sum of an id's 32-bit words, each times a random 64-bit number, of which
-the upper half is taken: the scheme MULTILINEAR of Lemire and Kaser, "Strongly universal string
+Each of three parts is a sum of an id's 32-bit words, each times a random 64-bit number; the upper
+half of the sum is used: the scheme MULTILINEAR of Lemire and Kaser, "Strongly universal string
 hashing is fast" (The Computer Journal, 2014), after Dietzfelbinger (1996).
 """
 
@@ -21,7 +21,7 @@ from dwell.message import U32, U64
 _HALF = np.uint64(32)
 _UPPER = np.uint64(0xFFFFFFFF00000000)
 _PARTS = 3
-#: An id's words, and its size ahead of them.
+#: An id's words, and its size before them.
 _MOST_WORDS = 256 // 4 + 1
 _MOST_TOPICS = 4096
 _MULTIPLY_A = np.uint64(0x9E3779B97F4A7C15)
@@ -34,14 +34,14 @@ class Hasher(Protocol):
     """Hashes ids of one topic at a time, many at once."""
 
     def topic(self, name: str) -> int:
-        """Return what stands for a topic."""
+        """Return the number that represents a topic in :meth:`hash`."""
 
     def hash(self, topic: int, ids: Sequence[bytes]) -> tuple[U64, U32]:
-        """Return the 64 bits that the index looks for, and 32 more that confirm the find."""
+        """Return 64 bits to look up in the index, and 32 more that confirm the match."""
 
 
 class IdHasher:
-    """The hasher of a store with this seed, which nobody else may know."""
+    """The hasher of a store with this seed, which must stay secret."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed.to_bytes(16, "little")
@@ -51,18 +51,18 @@ class IdHasher:
         self._starts: dict[int, U64] = {}
 
     def topic(self, name: str) -> int:
-        """Return what stands for a topic."""
+        """Return the number that represents a topic in :meth:`hash`."""
         digest = blake2b(name.encode(), digest_size=8, key=self._seed).digest()
         return int.from_bytes(digest, "little")
 
     def hash(self, topic: int, ids: Sequence[bytes]) -> tuple[U64, U32]:
-        """Return the 64 bits that the index looks for, and 32 more that confirm the find."""
+        """Return 64 bits to look up in the index, and 32 more that confirm the match."""
         sizes = sizes_of(ids)
         words = _words(ids, int(sizes.max())).view(np.uint32).astype(np.uint64)
         sums = words @ self._keys[: words.shape[1]]
         sums += sizes.astype(np.uint64)[:, None] * self._size_keys
         sums += self._start_of(topic)
-        # The sums of ids in a row are in a row; what is mixed lies anywhere in the index.
+        # Similar ids have similar sums; mixing spreads them over the index.
         hashes = mixed(sums[:, 0] >> _HALF | sums[:, 1] & _UPPER)
         return hashes, (sums[:, 2] >> _HALF).astype(np.uint32)
 
@@ -77,20 +77,20 @@ class IdHasher:
 
 
 class FirstIdHasher:
-    """The hasher of stores that were made with format 1: whoever wants to makes ids collide.
+    """The hasher of stores made with format 1: it does not prevent deliberate collisions.
 
-    The ids that such a store remembers lie nowhere any more, so it cannot have another.
+    Such a store has no texts of the ids it remembers, so it cannot change its hash.
     """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def topic(self, name: str) -> int:
-        """Return what stands for a topic."""
+        """Return the number that represents a topic in :meth:`hash`."""
         return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
     def hash(self, topic: int, ids: Sequence[bytes]) -> tuple[U64, U32]:
-        """Return the 64 bits that the index looks for, and 32 more that confirm the find."""
+        """Return 64 bits to look up in the index, and 32 more that confirm the match."""
         sizes = sizes_of(ids).astype(np.uint64)
         start = np.uint64(self._seed ^ topic)
         first = sizes * _MULTIPLY_A ^ start
@@ -118,7 +118,7 @@ def _words(ids: Sequence[bytes], longest: int) -> U64:
 
 
 def mixed(hashes: U64) -> U64:
-    """Return numbers in which every bit of these reaches every other.
+    """Return mixed numbers: each input bit affects every output bit.
 
     This is the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
     """

@@ -1,14 +1,14 @@
 """The index: open addressing with linear probing, a batch at a time, in NumPy.
 
 Each loop handles the whole batch: most keys are done after the first probe, and the rest, ever
-fewer, go one place on. A deleted place keeps a mark, so that probing goes past it, but only while
-something stands behind it: a mark before an empty place leads nowhere, and becomes empty too. So
-marks do not gather, and a table is made anew only when it grows. It grows while it is used: every
-batch that is added takes some of the old table along, and until all is moved a key that the new
-table has not is looked for in the old one.
+fewer, move one slot on. A deleted slot keeps a mark, so that probing continues past it, but only
+while a key stands behind it: a mark before an empty slot becomes empty too. So marks do not
+accumulate, and a table is rebuilt only when it grows. It grows while in use: every added batch
+moves some of the old table, and until all is moved a key missing from the new table is looked up in
+the old one.
 
-A small table is at most a quarter full and a large one half: what a probe costs depends more on
-that than on the size.
+A small table is at most a quarter full and a large one half: the cost of a probe depends more on
+the load than on the size.
 """
 
 from typing import Protocol
@@ -18,24 +18,24 @@ import numpy as np
 from dwell.message import I64, U32, U64, Rows
 from dwell.store.embedded.limits import LIMITS, Limits
 
-#: The numbers of keys begin here: those before are the index's own.
+#: The first number of a key: the index itself uses the smaller numbers.
 FIRST_KEY = 2
 _EMPTY = 0
 _DELETED = 1
-#: Slots that are moved for each key that is added, so that all are before the next table is needed.
+#: Slots that are moved for each added key, so that the move ends before the next growth.
 _MOVED_A_KEY = 8
 _NO_SLOTS: U32 = np.zeros(0, dtype=np.uint32)
 
 
 class Keys(Protocol):
-    """The keys by their numbers: the bits that say where they are looked for, and some more."""
+    """The keys by number: the bits for the lookup, and more that confirm a match."""
 
     hash: U64
     check: U32
 
 
 class Index:
-    """From a key to its number; the keys stay where they are, and a slot holds but a number."""
+    """From a key to its number; the keys are stored elsewhere, and a slot holds only a number."""
 
     def __init__(self, keys: Keys, limits: Limits = LIMITS) -> None:
         self._keys = keys
@@ -43,12 +43,12 @@ class Index:
         self._step, self._least = limits.index_step, limits.index_slots
         self._slots: U32 = np.zeros(self._least, dtype=np.uint32)
         self._used = 0
-        #: The table before this one, while it is moved: its slots before this place have been.
+        #: The previous table, while it is moved: slots before this one are done.
         self._old: U32 = _NO_SLOTS
         self._moved = 0
 
     def find(self, hashes: U64, checks: U32) -> Rows:
-        """Return the number of each key, 0 where it is not there."""
+        """Return the number of each key, 0 for a missing one."""
         answer = self._find_in(self._slots, hashes, checks)
         if len(self._old):
             rest = np.flatnonzero(answer == 0)
@@ -71,7 +71,7 @@ class Index:
         return answer
 
     def add(self, numbers: Rows) -> Rows:
-        """Add distinct keys, unless they are there; return the number under which each is."""
+        """Add distinct keys that are missing; return the number of each key in the index."""
         self._reserve(len(numbers))
         if len(self._old):
             self._move(max(self._step, _MOVED_A_KEY * len(numbers)))
@@ -83,14 +83,14 @@ class Index:
         return answer
 
     def _add_new(self, numbers: Rows) -> Rows:
-        """Add distinct keys that the old table has not."""
+        """Add distinct keys that are not in the old table."""
         hashes, checks = self._keys.hash[numbers], self._keys.check[numbers]
         place, mask = _first_places(self._slots, hashes)
         answer, asking, wanted = numbers.copy(), np.arange(len(numbers)), numbers
         while len(asking):
             free = self._slots[place] == _EMPTY
             self._slots[place[free]] = wanted[free]
-            # Where several wanted one free place, the last one has it.
+            # Where several keys chose one free slot, the last one has it.
             slots = self._slots[place].astype(np.intp)
             waiting = slots != wanted
             if not waiting.any():
@@ -105,7 +105,7 @@ class Index:
         return answer
 
     def remove(self, numbers: Rows) -> None:
-        """Remove keys, those of them that are there."""
+        """Remove the keys that are present; skip the others."""
         if len(self._old):
             self._old[self._places_of(self._old, numbers)] = _DELETED
         place, mask = self._places_of(self._slots, numbers), len(self._slots) - 1
@@ -130,14 +130,14 @@ class Index:
             self._add_new(numbers[start : start + step])
 
     def _holding(self, slots: Rows, hashes: U64, checks: U32, asking: I64) -> np.ndarray:
-        """Tell which slots, none of them empty, hold the keys that are asked for."""
+        """Tell which slots, none of them empty, hold the requested keys."""
         hit: np.ndarray = (self._keys.hash[slots] == hashes) & (slots != _DELETED)
         at = np.flatnonzero(hit)
         hit[at] = self._keys.check[slots[at]] == checks[asking[at]]
         return hit
 
     def _places_of(self, table: U32, numbers: Rows) -> I64:
-        """Return where keys are that are there; each is somewhere on the path of its hash."""
+        """Return the slots of keys that are present; each is on the probe path of its hash."""
         place, mask = _first_places(table, self._keys.hash[numbers])
         going = np.flatnonzero(table[place] != numbers)
         while len(going):
@@ -158,7 +158,7 @@ class Index:
             self._used = 0
 
     def _move(self, most: int) -> None:
-        """Take along what stands in so many slots of the old table."""
+        """Move the keys of up to ``most`` slots of the old table."""
         until = min(self._moved + most, len(self._old))
         self._add_new(_keys_in(self._old[self._moved : until]))
         self._moved = until
@@ -176,6 +176,6 @@ def _keys_in(table: U32) -> Rows:
 
 
 def _first_places(table: U32, hashes: U64) -> tuple[I64, int]:
-    """Return where the path of each hash begins, and the mask that leads it round."""
+    """Return where the probe path of each hash begins, and the mask that wraps it around."""
     mask = len(table) - 1
     return (hashes & np.uint64(mask)).astype(np.int64), mask

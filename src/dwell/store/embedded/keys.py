@@ -1,4 +1,4 @@
-"""Keys: where it matters which key messages have, it is read where they lie on the disk."""
+"""Keys: reads the keys of messages from the disk, for topics where they matter."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from dwell.store.embedded.machine import Machine
 
 
 async def learn(machine: Machine, journal: Journal, topic: int, at_once: int) -> None:
-    """Read the keys of a topic's messages; so many rows are looked at before others go on."""
+    """Read the keys of a topic's messages, ``at_once`` rows at a time."""
     for rows in _keyed(machine, topic, at_once):
         await _learn(machine, journal, rows)
         await asyncio.sleep(0)
 
 
 async def _learn(machine: Machine, journal: Journal, rows: Rows) -> None:
-    """Read the keys of some messages, once they are written where they lie."""
+    """Read the keys of some messages, once their blobs are written."""
     table, seqs = machine.table, machine.table.seq[rows]
     while len(rows):
         positions, reader = table.position[rows], _reader(machine, journal, rows)
@@ -29,13 +29,13 @@ async def _learn(machine: Machine, journal: Journal, rows: Rows) -> None:
         is_there = table.seq[rows] == seqs
         still = is_there & (table.position[rows] == positions)
         machine.admission.learn(rows[still], list(compress(extras, still)))
-        # What was copied forward meanwhile, or replaced, is read where it lies now.
+        # A message that was copied forward or replaced since is read at its new place.
         again = is_there & ~still
         rows, seqs = rows[again], seqs[again]
 
 
 def read_keys(machine: Machine, journal: Journal, topic: int, at_once: int) -> None:
-    """Read the keys of a topic's messages, all of which are written."""
+    """Read the keys of a topic's messages; all of their blobs must be written."""
     for rows in filter(len, _keyed(machine, topic, at_once)):
         machine.admission.learn(rows, _reader(machine, journal, rows).extras() or ())
 

@@ -1,4 +1,4 @@
-"""Known ids: the callers' ids that count as existing, because a message has them or had them.
+"""Known ids: the callers' ids that count as existing, in use by a message or remembered.
 
 ===========  =====  ===============================================================================
 column       bytes  meaning
@@ -10,8 +10,8 @@ until_ms     8      until when it is remembered, because a message with it was a
 ===========  =====  ===============================================================================
 
 An id keeps its entry from its message to its memory, so that one look into the index tells all of
-it, and an ack need not look. Memories that are over go when there is no more room, never one by
-one.
+it, and an ack need not look. Expired memories are dropped together when there is no room left, not
+one by one.
 """
 
 import numpy as np
@@ -21,13 +21,13 @@ from dwell.store.embedded.index import FIRST_KEY, Index
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.pool import Pool
 
-#: A snapshot keeps so many bits of what is only remembered, below the end of the memory.
+#: A snapshot keeps this many bits of a remembered id, below the time its memory ends.
 _CHECK_BITS = 21
 _CHECK_MASK = np.uint32((1 << _CHECK_BITS) - 1)
 
 
 class KnownIds(Pool):
-    """One entry for each id; hashes and checks are those of :mod:`ids`."""
+    """One entry for each id; hashes and checks are made by :mod:`ids`."""
 
     hash: U64
     check: U32
@@ -46,7 +46,7 @@ class KnownIds(Pool):
         self.index = Index(self, limits)
 
     def make_room(self, more: int, now_ms: int) -> None:
-        """Make room for more ids: drop those that are over, and grow unless these were many."""
+        """Make room for more ids: drop expired memories, and grow unless these were many."""
         if more <= self._room():
             return
         self.drop_over(now_ms)
@@ -54,7 +54,7 @@ class KnownIds(Pool):
             self.reserve(self.capacity + more)
 
     def drop_over(self, now_ms: int) -> None:
-        """Drop the memories that are over."""
+        """Drop the expired memories."""
 
         def is_over(part: slice) -> np.ndarray:
             over: np.ndarray = (self.row[part] == 0) & (self.until_ms[part] <= now_ms)
@@ -64,7 +64,7 @@ class KnownIds(Pool):
         self._drop(self.rows_where(is_over))
 
     def find(self, hashes: U64, checks: U32) -> tuple[Rows, np.ndarray]:
-        """Return the row of each id's message, 0 where there is none, and whether there is one."""
+        """Return the row of each id's message, 0 without one, and whether the message exists."""
         marks = self.row[self.index.find(hashes, checks & _CHECK_MASK)].astype(np.intp)
         found = marks > 0
         return marks - found, found
@@ -76,17 +76,17 @@ class KnownIds(Pool):
         return known
 
     def add(self, hashes: U64, checks: U32, rows: Rows, now_ms: int) -> Rows:
-        """Let messages have distinct ids, whoever had them before; return their entries."""
+        """Assign distinct ids to messages, whatever had them before; return their entries."""
         entries = self._entries_of(hashes, checks & _CHECK_MASK, now_ms)
         self.row[entries] = rows + 1
         return entries
 
     def end(self, entries: Rows, rows: Rows, until_ms: I64 | int, now_ms: int) -> None:
-        """Let ids, which these messages had, be remembered until these times at least."""
+        """Remember the ids of these messages until these times at least."""
         mine = self.row[entries] == rows + 1
         ends: I64 = np.maximum(self.until_ms[entries], until_ms)
         if np.count_nonzero(mine) < len(mine):
-            # After a part of the journal was lost another message may have the id.
+            # After the loss of a part of the journal another message may have the id.
             entries, ends = entries[mine], ends[mine]
         self.row[entries] = 0
         self.until_ms[entries] = ends
@@ -95,14 +95,14 @@ class KnownIds(Pool):
             self._drop(entries[over])
 
     def expect(self, count: int) -> None:
-        """Make room for so many more ids."""
+        """Make room for ``count`` more ids."""
         self.reserve(self.top + count)
         self.index.rebuild(self.index.numbers(), count)
 
     def remembered(self, now_ms: int, start: int = 0, stop: int | None = None) -> tuple[U64, U64]:
-        """Return the hashes of what is still remembered, and the ends with the checks below.
+        """Return the hashes of the remembered ids, and their ends with the checks below.
 
-        Of the entries from ``start`` to ``stop``, or of all.
+        Reads the entries from ``start`` to ``stop``, or all.
         """
         stop = self.top if stop is None else stop
         return self.notes(np.flatnonzero(self.until_ms[start:stop] > now_ms) + start)
@@ -113,13 +113,13 @@ class KnownIds(Pool):
         return self.hash[entries], ends | self.check[entries]
 
     def remember(self, hashes: U64, notes: U64) -> None:
-        """Remember what :meth:`remembered` returned."""
+        """Remember the ids that :meth:`remembered` returned."""
         checks = notes.astype(np.uint32) & _CHECK_MASK
         entries = self._entries_of(hashes, checks, 0)
         self.until_ms[entries] = ends_of(notes)
 
     def _entries_of(self, hashes: U64, checks: U32, now_ms: int) -> Rows:
-        """Return the entries of distinct ids, new ones for those that have none."""
+        """Return the entries of distinct ids, adding missing ones."""
         self.make_room(len(hashes), now_ms)
         new = self.allocate(len(hashes))
         self.hash[new] = hashes
@@ -144,5 +144,5 @@ class KnownIds(Pool):
 
 
 def ends_of(notes: U64) -> I64:
-    """Return until when ids are remembered, by what :meth:`KnownIds.notes` returned of them."""
+    """Return until when ids are remembered, from the notes of :meth:`KnownIds.notes`."""
     return (notes >> np.uint64(_CHECK_BITS)).astype(np.int64)

@@ -1,9 +1,8 @@
-"""Lanes: the keys of an ordered topic, of each of which one message is taken at a time.
+"""Lanes: the keys of an ordered topic; one message of each key is taken at a time.
 
-The front of a lane is its message that was taken and is not done, or else one that stands among the
-ready ones. The others are parked as soon as they come to be taken, and the first of them is put
-back among the ready ones when the front is gone. None of it is on the disk: it follows from the
-messages.
+The front of a lane is its message that was taken and is not done, or else one ready message. The
+others are parked when a take reaches them, and the first of them becomes ready again when the front
+is gone. Nothing of this is on the disk: it follows from the messages.
 """
 
 import heapq
@@ -20,15 +19,15 @@ from dwell.store.embedded.columns import Columns
 from dwell.store.embedded.distinct import runs_of
 from dwell.store.embedded.table import Table
 
-#: Parked entries that mean nothing which a topic may have.
+#: How many outdated parked entries a topic may have.
 _SPARE = 4_096
 
 
 class Kept(Columns):
-    """What is known of rows beside the table, while some topic asks for it.
+    """Columns in addition to the table, kept while some topic needs them.
 
-    ``lane`` is a number of the message's key, 0 for none; ``turn`` is what it is taken by in a fair
-    topic; ``parking`` is 0, or the number of its entry among those of its lane that are parked.
+    ``lane`` is a number for the message's key, 0 for none; ``turn`` is the order in a fair topic;
+    ``parking`` is the number of its entry among the parked messages of its lane, or 0.
     """
 
     lane: np.ndarray
@@ -43,7 +42,7 @@ class Kept(Columns):
 _Entry = tuple[int, int, int, int, int]
 _ROW, _NUMBER = 3, 4
 _ROW_OF, _NUMBER_OF = itemgetter(_ROW), itemgetter(_NUMBER)
-#: What stands for the first of a lane in which nothing is parked.
+#: Stands for the heap of a lane without parked messages.
 _EMPTY: list[_Entry] = []
 _NO_ENTRY: _Entry = (0, 0, 0, 0, -1)
 
@@ -55,11 +54,11 @@ class Lanes:
         self._table = table
         self._kept = kept
         self._fronts: dict[int, int] = {}
-        # Of lanes of which several were begun when the topic became ordered.
+        # For lanes with several messages taken and not done when the topic became ordered.
         self._begun: dict[int, set[int]] = {}
         self._heaps: defaultdict[int, list[_Entry]] = defaultdict(list)
         self._entries = self._last_number = 0
-        #: How many ready messages nobody may take.
+        #: How many ready messages cannot be taken.
         self.parked = 0
 
     def free(self, most: int) -> int:
@@ -78,7 +77,7 @@ class Lanes:
         return freed
 
     def begin(self, rows: Rows) -> None:
-        """Let those of the topic's messages be fronts that were taken and are not done."""
+        """Make the topic's messages that were taken and are not done the fronts of their lanes."""
         lanes = self._kept.lane[rows]
         begun = (lanes != 0) & self._table.are_begun(rows)
         for row, lane in zip(rows[begun].tolist(), lanes[begun].tolist(), strict=True):
@@ -89,9 +88,9 @@ class Lanes:
             self._fronts[lane] = self._first_begun(some)
 
     def _first_begun(self, rows: Iterable[int]) -> int:
-        """Return which of messages that were begun holds the others back.
+        """Return which of several taken messages of a lane holds the others back.
 
-        It is one that is leased, if any is, or else what comes first.
+        It is a leased message, if there is one, or else the first in order.
         """
         state = self._table.state.item
         leased = (row for row in rows if state(row) == State.LEASED)
@@ -99,9 +98,9 @@ class Lanes:
         return min(map(self._key, rows))[-1] if front is None else front
 
     def sift(self, rows: Rows) -> Rows:
-        """Return those of the rows, which are ready and in order, that may be taken.
+        """Return the rows that may be taken, from ready rows in order.
 
-        They are the fronts of their lanes from now on; the others are parked.
+        They become the fronts of their lanes; the others are parked.
         """
         lanes = self._kept.lane[rows]
         going = np.equal(lanes, 0)
@@ -113,9 +112,9 @@ class Lanes:
         return first
 
     def stand(self, rows: Rows) -> Rows:
-        """Do the same with rows that have just become ready, and park what they come before.
+        """Do the same with rows that have just become ready, and park the fronts they precede.
 
-        They take over the turns of that.
+        They take over the turns of those.
         """
         names = self._kept.lane[rows].tolist()
         before = dict(zip(names, map(self._fronts.get, names), strict=True))
@@ -129,7 +128,7 @@ class Lanes:
         return going
 
     def _are_fronts(self, rows: Rows, lanes: I64) -> np.ndarray:
-        """Let rows be the fronts of their lanes that have none, or a later one; tell which."""
+        """Make rows the fronts of lanes without one, or with a later one; tell which."""
         names = lanes.tolist()
         fronts = np.fromiter(map(self._fronts.setdefault, names, rows.tolist()), np.intp, len(rows))
         going: np.ndarray = fronts == rows
@@ -139,10 +138,10 @@ class Lanes:
         return going
 
     def _go_before(self, rows: Rows, lanes: I64, fronts: Rows) -> bool:
-        """Let rows be the fronts of their lanes that come before those; tell whether any does."""
+        """Make rows the fronts of lanes where they precede the front; tell whether any does."""
         before = np.flatnonzero(self._are_before(rows, fronts) & ~self._table.are_begun(fronts))
         for row, lane in zip(rows[before].tolist(), lanes[before].tolist(), strict=True):
-            # Another of its lane may have come before it by now.
+            # Another row of its lane may precede it by now.
             if self._is_before(row, self._fronts[lane]):
                 self._fronts[lane] = row
         return len(before) > 0
@@ -158,7 +157,7 @@ class Lanes:
         return before
 
     def _park(self, rows: Rows, lanes: I64) -> None:
-        # What was moved away and back may stand among the ready twice.
+        # A row that was moved away and back may occur among the ready twice.
         new = self._kept.parking[rows] == 0
         rows, lanes = rows[new], lanes[new]
         table = self._table
@@ -182,9 +181,9 @@ class Lanes:
         self._entries = sum(map(len, self._heaps.values()))
 
     def firsts(self, rows: Rows, ready: Rows) -> np.ndarray:
-        """Tell which of some rows may be taken, of all ``ready`` ones of the topic."""
+        """Tell which of some rows may be taken, given all ``ready`` rows of the topic."""
         table, lanes = self._table, self._kept.lane
-        # What is parked comes behind the front of its lane.
+        # Parked messages come behind the front of their lane.
         beside = ready[np.isin(lanes[ready], lanes[rows]) & (self._kept.parking[ready] == 0)]
         beside = beside[np.argsort(lanes[beside], kind="stable")]
         for column in (table.priority, table.due_ms, table.seq):
@@ -200,25 +199,25 @@ class Lanes:
         )
 
     def parked_rows(self) -> dict[int, list[int]]:
-        """Return the parked rows that wait for each row that is a front."""
+        """Return the parked rows behind each row that is a front."""
         return {
             self._fronts[lane]: [entry[_ROW] for entry in heap if self._is_good(entry)]
             for lane, heap in self._heaps.items()
         }
 
     def enter(self, rows: Rows) -> None:
-        """Let messages that are about to be taken by their ids be the fronts of their lanes."""
+        """Make messages that are about to be taken by id the fronts of their lanes."""
         self._fronts.update(zip(self._kept.lane[rows].tolist(), rows.tolist(), strict=True))
 
     def unpark(self, rows: Rows) -> None:
-        """Let rows wait no more behind the fronts of their lanes."""
+        """Unpark rows, so that they no longer wait for the fronts of their lanes."""
         self.parked -= int(np.count_nonzero(self._kept.parking[rows]))
         self._kept.parking[rows] = 0
 
     def follow(self, rows: Rows) -> tuple[int, list[int]]:
-        """Note that messages have changed, which were unparked before they did.
+        """Note that messages have changed, which were unparked before the change.
 
-        Return how many lanes have another front, and which of these were parked.
+        Return how many lanes have another front, and which new fronts were parked.
         """
         lanes = self._kept.lane[rows]
         opened, following = self._follow_begun(rows, lanes) if self._begun else (0, [])
@@ -233,7 +232,7 @@ class Lanes:
         return opened + len(rows), following
 
     def _follow_begun(self, rows: Rows, lanes: I64) -> tuple[int, list[int]]:
-        """Do so where several of a lane were begun; what is left of one is as any other."""
+        """Do so for lanes with several taken messages; a single one left is an ordinary front."""
         opened, following = 0, []
         for lane in set(lanes.tolist()) & set(self._begun):
             some = self._begun[lane]
@@ -253,7 +252,7 @@ class Lanes:
         return opened, following
 
     def _following(self, rows: Rows, lanes: I64) -> list[int]:
-        """Let what is parked first be the fronts of lanes, in place of these rows; return them."""
+        """Make the first parked rows the fronts of lanes, in place of these rows; return them."""
         names = lanes.tolist()
         heaps = list(map(self._heaps.get, names, repeat(_EMPTY)))
         firsts = [heap[0] if heap else _NO_ENTRY for heap in heaps]
@@ -262,7 +261,7 @@ class Lanes:
         is_done = self._table.state[rows] != State.READY
         is_last = is_done & (numbers < 0)
         is_simple = is_done & (self._kept.parking[following] == numbers)
-        # What is ready again is compared with what waits, and what means nothing is passed over.
+        # A row that is ready again is compared with the parked rows; outdated entries are skipped.
         for at in np.flatnonzero(~(is_last | is_simple)).tolist():
             following[at] = self._next(rows.item(at), names[at], heaps[at])
         following[is_last] = -1
@@ -277,7 +276,7 @@ class Lanes:
         return new
 
     def _next(self, row: int, lane: int, heap: list[_Entry]) -> int:
-        """Return the front of a lane from now on, -1 for none; this row was: it may be ready."""
+        """Return the new front of a lane, -1 for none; ``row``, the old one, may be ready again."""
         while heap and not self._is_good(heap[0]):
             heapq.heappop(heap)
             self._entries -= 1
@@ -302,7 +301,7 @@ class Lanes:
 
 
 def _are_least(groups: I64, values: np.ndarray) -> np.ndarray:
-    """Tell which values are the least of their groups, which stand together."""
+    """Tell which values are the least of their groups, whose members are adjacent."""
     if not len(groups):
         return np.zeros(0, np.bool_)
     starts, counts = runs_of(groups)
@@ -311,5 +310,5 @@ def _are_least(groups: I64, values: np.ndarray) -> np.ndarray:
 
 
 def _do(what: Callable[..., object], *each: Iterable[Any]) -> None:
-    """Call it with each of some values: many times, so the loop is not one of Python's."""
+    """Call a function for each of some values, with the loop in C."""
     deque(map(what, *each), maxlen=0)

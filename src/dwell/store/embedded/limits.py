@@ -1,7 +1,7 @@
-"""Limits: every number of the embedded store beyond which it goes another way.
+"""Limits: all numbers that make the embedded store switch to another path.
 
-They are here, and not beside what they bound, so that a test can draw them small: a path that
-begins at 65,536 entries is one that no test of a hundred messages ever enters.
+They are here, and not next to their users, so that a test can set them small: a test of a hundred
+messages never enters a path that starts at 65,536 entries.
 """
 
 from dataclasses import dataclass
@@ -11,45 +11,46 @@ from dwell.message import MAX_BATCH_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What holds for one open store; none of it is part of a format.
+    """The limits of one open store; none of them is part of a format.
 
-    ``deal_at``: entries that a wheel sets down before it deals them out to minutes.
-    ``wheel_runs``: sorted runs that a wheel has before it merges the small ones.
-    ``spare_entries``: entries that mean nothing which ready runs or a wheel may hold.
+    ``deal_at``: new entries that a wheel gathers before it sorts them into minutes.
+    ``wheel_runs``: sorted runs that a wheel has before it merges the smallest.
+    ``spare_entries``: outdated entries that ready runs or a wheel may hold.
     ``small_chunk``: entries of a ready run's chunk that is still joined with its neighbour.
-    ``sweep_every``: ticks between two looks at what means nothing any more.
+    ``sweep_every``: ticks between two searches for outdated entries.
     ``most_ended``: leases or messages that one record ends.
-    ``few_ids``: ids up to which their index is kept emptier.
+    ``few_ids``: ids up to which their index has a lower load.
     ``index_slots``: slots that an index has at least, a power of two.
-    ``index_step``: slots of an index that has grown which move at a time.
-    ``idle_names``: topics and owners that mean nothing which are kept.
+    ``index_step``: slots that move at a time when an index has grown.
+    ``idle_names``: unused topics and owners that are kept.
     ``block_events``, ``block_parts``: events, and verbs, that make a block of the event log.
-    ``replayed_parts``: verbs whose events a start leaves to be written when it is done.
-    ``coarse_events``: events a verb from which on a block is written in a thread.
-    ``event_file_bytes``: size of a file of the event log before the next is begun.
-    ``large_frame_bytes``: how large a frame of the journal gets before the next verb begins one.
-    ``snapshot_rows``: rows that a snapshot copies before others go on.
-    ``snapshot_records``: records after which a snapshot is made, however small they are; but none
-    for that within ``snapshot_every_ms`` of the last.
-    ``room_rows``: more messages before the room for their snapshot is looked for.
-    ``timed_rows``: messages that fall due, or whose leases or times end, before others go on.
-    ``loaded_rows``: rows of a minute that is near which are sorted before others go on.
+    ``replayed_parts``: verbs whose events a replay gathers before it writes them.
+    ``coarse_events``: events a verb above which a block is written in a thread.
+    ``event_file_bytes``: size that makes the event log start a new file.
+    ``large_frame_bytes``: size of a journal frame that makes the next verb start a new frame.
+    ``snapshot_rows``: rows that a snapshot copies before other tasks run.
+    ``snapshot_records``: records after which a snapshot is made, even if they are small, but not
+    within ``snapshot_every_ms`` of the last.
+    ``room_rows``: new messages after which the room for their snapshot is checked.
+    ``timed_rows``: messages that fall due, or whose leases or times end, before other tasks run.
+    ``loaded_rows``: rows of a near minute that are sorted before other tasks run.
     ``merged_rows``: rows in a run of ready messages that no longer grows by merging.
     ``scanned_rows``: rows that a scan looks at together.
     ``swept_rows``: rows that a sweep looks at in one call.
     ``cleared_rows``: messages that a clear cancels in one call.
-    ``keyed_rows``: rows whose keys are read before others go on, where they begin to matter.
-    ``formed_rows``: ready messages that stand anew before others go on, when settings change.
-    ``passed_rows``: ready messages that one take passes over, as others of their keys are taken.
-    ``taken_topics``: topics of which one take gives messages.
+    ``keyed_rows``: rows whose keys are read before other tasks run, when keys begin to matter.
+    ``formed_rows``: ready messages that are placed again before other tasks run, when settings
+    change.
+    ``passed_rows``: ready messages that one take skips because others of their keys are taken.
+    ``taken_topics``: topics of which one take gives messages, at most.
     ``calls``, ``calls_ms``: messages of requests whose results are kept for a repeat, and how long
     they are kept; ``call_block`` of them are sorted and dropped together.
-    ``errors_bytes``: errors that a record of released messages has, of which each may have its own;
-    with the longest one more they have to fit the record's meta, 64 KiB.
+    ``errors_bytes``: size of the errors in a record of released messages, which may have one each;
+    together with the longest error they must fit the record's meta, 64 KiB.
     ``copy_bytes``: blobs that are copied forward at a time.
-    ``recent_bytes``: bodies that are kept at hand.
-    ``answer_bytes``: bodies that an answer holds, if it is not one message.
-    ``most_rows``: messages that a store can hold, as a number has 28 bits for its row.
+    ``recent_bytes``: bodies that are cached.
+    ``answer_bytes``: bodies in an answer, unless it is a single message.
+    ``most_rows``: messages that a store can hold, because a number has 28 bits for its row.
     """
 
     deal_at: int = 65_536

@@ -1,8 +1,8 @@
 """The state machine: what each record does to the state, live and in a replay alike.
 
-A record says everything that the world decided (times, rows, dues); the rest follows from the state
-before it. Whether a waiting message is DELAYED or READY is not recorded: it follows from the clock.
-So a replay leaves out the wheels and the ready runs, and :meth:`Machine.rebuild` makes them after.
+A record has every external input (times, rows, dues); the rest follows from the state before it.
+Whether a waiting message is DELAYED or READY is not recorded: it follows from the clock. So a
+replay leaves out the wheels and the ready runs, and :meth:`Machine.rebuild` makes them afterwards.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,21 +32,21 @@ _REBUILD_STEP = 1 << 18
 
 
 class Snapshot(Protocol):
-    """What the machine knows of a snapshot that is being made."""
+    """The calls of the machine to a snapshot in progress."""
 
     def keep(self, rows: Rows) -> None:
-        """Note what rows hold that are about to change."""
+        """Save the values of rows that are about to change."""
 
     def keep_memories(self, known: KnownIds, entries: Rows) -> None:
-        """Note what is remembered of ids that are about to be acked."""
+        """Save the memories of ids that are about to be acked."""
 
 
 class Machine:
-    """The whole state of a store but the bytes on disk.
+    """The whole state of a store except the bytes on disk.
 
-    ``promote`` is called with the numbers of topics of which messages became ready, and how many.
-    While ``tolerant`` is a list, a record that does not fit the state is taken as far as it goes,
-    and what was passed over is told there in words.
+    ``promote`` is called with the numbers of topics with newly ready messages, and their counts.
+    While ``tolerant`` is a list, a record that does not fit the state is applied as far as
+    possible, and a text about each skipped part is added to the list.
     """
 
     def __init__(
@@ -60,27 +60,27 @@ class Machine:
         self.topics = Topics(limits)
         self.terms = Terms(self.table, self.topics)
         self.admission = Admission(self.table)
-        #: The topics whose ready messages do not stand yet as their settings say: none is taken.
-        #: They are here with the number of the record that changed the settings.
+        #: The topics whose ready messages are not yet placed as their settings say: no take from
+        #: them. The value is the number of the record that changed the settings.
         self.forming: dict[int, int] = {}
         self.ready = Ready(self.table, self.topics, self.admission, self.forming, limits)
-        #: Where messages are by their arrival, once somebody has asked.
+        #: The index of messages by arrival, made at the first lookup.
         self.arrivals: Arrivals | None = None
         self.known = KnownIds(limits)
         self.errors = LastErrors()
         self.calls = DoneCalls(limits)
-        # The number of an owner that holds nothing is forgotten some day, and not used again.
+        # The number of an owner that holds nothing is eventually dropped, and not reused.
         self.owners: dict[str, int] = {"": 0}
         self.next_owner = 1
         self._most_owners = limits.idle_names
         self.next_seq = 1
         self.next_take = 1
         self.events = events
-        #: Snapshots that are being made, which have to see rows before these change.
+        #: Snapshots in progress, which must save rows before these change.
         self.snapshots: list[Snapshot] = []
         self.replaying = False
         self.tolerant: list[str] | None = None
-        #: How many records were applied; those after a snapshot are replayed at the next start.
+        #: How many records were applied; the next start replays those after a snapshot.
         self.applied = 0
         self._promote = promote
         self.delays = Wheel(self._due_of, limits)
@@ -105,7 +105,7 @@ class Machine:
         }
 
     def prepare(self, record: Record) -> None:
-        """Make room for what a record will add; changes nothing if it raises.
+        """Make room for the rows that a record will add; changes nothing if it raises.
 
         Raises StoreFull, OSError or MemoryError.
         """
@@ -118,7 +118,7 @@ class Machine:
             self.known.make_room(len(record), record.time_ms)
 
     def apply(self, record: Record) -> None:
-        """Do what a record says."""
+        """Apply a record."""
         self.applied += 1
         if self.snapshots and "rows" in record.columns:
             self.keep(record.rows)
@@ -132,26 +132,26 @@ class Machine:
                 self.calls.note(record, self.table.state[record.rows] == State.DEAD)
 
     def _change(self, kind: RecordKind, rows: Rows, change: Callable[[], None]) -> None:
-        """Change messages; where takes are bounded, what may be taken follows."""
+        """Change messages; where takes are limited, update what may be taken."""
         if not self.admission.is_used:
             change()
             return
-        # Before they change: what is ready again may be parked anew, and stays so.
+        # Before they change: a row that is ready again may be parked again, and must stay so.
         self.admission.unpark(kind, rows)
         change()
         self._open(self.admission.follow(kind, rows))
 
     def begin(self, bits: int) -> None:
-        """Let arrivals and takes go on from numbers that no copy of this store goes on from.
+        """Continue arrivals and takes from numbers that no copy of this store uses.
 
-        ``bits`` are random, 72 of them. A store and its copy have the same state, so without that
+        ``bits`` are random, 72 of them. A store and its copy have the same state, so without this
         both would give the same ids and receipts to different messages.
         """
         self.next_seq += 1 + (bits >> 32)
         self.next_take = 1 + (bits & 0xFFFFFFFF)
 
     def keep(self, rows: Rows) -> None:
-        """Let snapshots that are being made see rows before they change."""
+        """Have snapshots in progress save rows before they change."""
         for snapshot in self.snapshots:
             snapshot.keep(rows)
 
@@ -171,7 +171,7 @@ class Machine:
     # --- time -----------------------------------------------------------------------------------
 
     def make_ready(self, rows: Rows) -> None:
-        """Let messages that are due be taken."""
+        """Make due messages available to takes."""
         self.table.move(rows, State.READY)
         self._promote(*self.ready.add(rows))
 
@@ -182,11 +182,11 @@ class Machine:
             self._promote(part.topics, part.counts)
 
     def come_again(self, now_ms: int, topics: Iterable[int] | None = None) -> None:
-        """Let takers come again for what rates allow of topics, or of those that are due for it."""
+        """Wake takers for messages that rates allow now, of some topics or those due for it."""
         self._open(self.admission.come_again(now_ms, topics))
 
     def unready(self, now_ms: int) -> None:
-        """Let messages wait again that are not due any more, because the clock went back."""
+        """Make messages wait again that are no longer due, because the clock went back."""
         table = self.table
         early = table.rows_where(
             lambda part: (table.state[part] == State.READY) & (table.due_ms[part] > now_ms)
@@ -201,7 +201,7 @@ class Machine:
         return any(time is not None and time <= now_ms for time in times)
 
     def unexpired(self, rows: Rows, now_ms: int) -> Rows:
-        """Return those of some messages that have not expired, which may not be recorded yet."""
+        """Return the unexpired messages of some; an expiry may not be recorded yet."""
         next_ms = self.expiries.next_ms()
         if next_ms is None or next_ms > now_ms:
             return rows
@@ -210,7 +210,7 @@ class Machine:
         return left
 
     def next_deadline_ms(self) -> int | None:
-        """Return when something may happen next."""
+        """Return the time of the next possible event."""
         found: int | None = None
         for timed in (self.delays, self.leases, self.expiries, self.admission.allowances):
             next_ms = timed.next_ms()
@@ -219,7 +219,7 @@ class Machine:
         return found
 
     def sweep(self) -> None:
-        """Throw away what means nothing any more in the wheels, if it is much."""
+        """Drop outdated entries from the wheels, if they are many."""
         table = self.table
         self.delays.sweep(table.total(State.DELAYED))
         self.leases.sweep(table.total(State.LEASED))
@@ -244,7 +244,7 @@ class Machine:
         self.forming.clear()
 
     def place(self, rows: Rows, now_ms: int) -> None:
-        """Let messages stand in the wheels and the ready runs, where their states say."""
+        """Add messages to the wheels and the ready runs, according to their states."""
         table = self.table
         state = table.state[rows]
         waiting = rows[(state == State.DELAYED) | (state == State.READY)]
@@ -254,7 +254,7 @@ class Machine:
         self.leases.add(leased, table.lease_until_ms[leased])
 
     def _wait(self, rows: Rows, now_ms: int) -> None:
-        """Let messages wait for their due, or be ready if it has come."""
+        """Make messages wait for their due, or make them ready if it has come."""
         if self.replaying:
             self.table.move(rows, State.DELAYED)
             return
@@ -266,7 +266,7 @@ class Machine:
         else:
             self.make_ready(rows[due])
             self._delay(rows[~due])
-        # Not before they wait: a wheel drops what by its state has no time.
+        # Only after they wait: a wheel drops rows that have no time in their state.
         expires_ms = self.table.expires_ms[rows]
         if expires_ms.any():
             self.expiries.add(rows[expires_ms > 0], expires_ms[expires_ms > 0])
@@ -306,13 +306,13 @@ class Machine:
         try:
             self.arrivals.add(first, rows)
         except MemoryError:
-            # It can be made anew, and what is on its way to the disk goes on.
+            # The index can be made again, and writes in progress continue.
             self.arrivals = None
 
     def _replace(self, record: Record) -> None:
         rows = record.rows
         if self.admission.is_used and not self.replaying:
-            # It may come back with another key.
+            # The row may be used again with another key.
             self.table.move(rows, State.GONE)
             self._open(self.admission.follow(record.kind, rows))
         self._fill(record, rows)
@@ -335,7 +335,7 @@ class Machine:
             self.admission.put(int(table.topic[rows[0]]), rows, record)
 
     def _place(self, record: Record, rows: Rows) -> None:
-        """Note where the blobs of a record are."""
+        """Note the places of a record's blobs."""
         position = record.columns.get("position")
         self.table.position[rows] = record.positions() if position is None else position
 
@@ -406,7 +406,7 @@ class Machine:
             used_up = np.zeros(len(rows), dtype=bool)
         else:
             used_up = self._are_used_up(rows)
-        # Those whose attempts are used up go nowhere, and keep the due they had.
+        # Messages without attempts left are not delayed, and keep their due.
         table.due_ms[rows[used_up]] = due_ms[used_up]
         self._wait_or_die(Kind.RELEASE, record, rows, used_up)
 
@@ -464,9 +464,9 @@ class Machine:
             self._begin_forming(number)
 
     def _begin_forming(self, topic: int) -> None:
-        """Begin to let the ready messages of a topic stand as its settings say, which have changed.
+        """Start placing the ready messages of a topic again, after its settings changed.
 
-        What follows for each is done by :meth:`form`.
+        :meth:`form` does the rest for each message.
         """
         table = self.table
         self.admission.begin(
@@ -486,7 +486,7 @@ class Machine:
         return rows[np.lexsort(columns)]
 
     def form(self, topic: int, rows: Rows) -> None:
-        """Let some messages of a topic stand among the ready ones, if they are ready still."""
+        """Place some messages of a topic among the ready ones, if they are still ready."""
         rows = rows[(self.table.state[rows] == State.READY) & (self.table.topic[rows] == topic)]
         rows = self.admission.not_standing(rows)
         if len(rows):
@@ -502,9 +502,9 @@ class Machine:
     # --- repair ---------------------------------------------------------------------------------
 
     def _fit(self, record: Record) -> bool:
-        """Leave out the rows that a record cannot mean, after a part of the journal is lost.
+        """Drop the rows that a record cannot mean, after the loss of a part of the journal.
 
-        Tells whether anything is left of it.
+        Tells whether any row is left.
         """
         if "rows" not in record.columns:
             return True
@@ -515,7 +515,7 @@ class Machine:
         inside = rows < self.table.top
         live[inside] = self.table.state[rows[inside]] != State.GONE
         if record.kind is RecordKind.COPY:
-            # What is copied is as long as it was, or it is of another message that had the row.
+            # A copied blob has its old size; otherwise it belongs to an earlier message of the row.
             live[inside] &= (
                 self.table.size_bytes[rows[inside]] == record.columns["size_bytes"][inside]
             )
@@ -530,13 +530,13 @@ class Machine:
         return len(record) > 0
 
     def mend(self) -> None:
-        """Make the free list and the counts anew, after rows were claimed out of order."""
+        """Rebuild the free list and the counts, after rows were claimed out of order."""
         self.tolerant = None
         self.table.recount()
         self.table.restore_free(self.table.rows_where(lambda part: self.table.state[part] == 0))
 
     def drop(self, rows: Rows, now_ms: int) -> None:
-        """Forget messages that are lost, without an event."""
+        """Delete lost messages, without an event."""
         self._free(rows, now_ms)
 
     def _note(self, words: str) -> None:

@@ -1,4 +1,4 @@
-"""Ids that the queue makes: they say where a message is.
+"""Queue-made ids: they contain the place of their message.
 
 A queue-made id is ``~row-arrival`` in hexadecimal. It needs no index.
 """
@@ -12,9 +12,9 @@ from dwell.message import U64, Rows
 
 
 def parse_queue_ids(ids: Sequence[bytes]) -> tuple[Rows, U64]:
-    """Return the rows and arrivals that queue-made ids name; (0, 0) where an id is not one.
+    """Return the rows and arrivals that queue-made ids name; (0, 0) for other ids.
 
-    A message has one id: what only reads as the same numbers, with a zero ahead, is not one.
+    A message has one id: a text of the same numbers with a leading zero is not an id.
     """
     rows = np.zeros(len(ids), dtype=np.intp)
     seqs = np.zeros(len(ids), dtype=np.uint64)

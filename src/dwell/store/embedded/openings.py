@@ -1,17 +1,17 @@
-"""Openings: by whom the events of a store are, so that two histories can be told apart.
+"""Openings: names for the origin of events, so that two histories can be told apart.
 
-Whoever opens a store draws a name for what happens from then on. Where a copy is opened beside its
-original, or in its place, both have the events up to the copy under the same names, and those after
-it under different ones; so the name of the last event that somebody has read says whether what he
-is to read next comes after it. That holds for every kind of copy, as nothing has to know that it is
-one.
+Each opening of a store draws a name for the events from then on. When a copy is opened in addition
+to its original, or in its place, both have the events up to the copy under the same names, and
+later events under different names; so the name of the last event that a reader has seen says
+whether the next event continues the same history. This holds for every kind of copy, because no
+code has to know that it is a copy.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-#: Where more are known, the oldest are forgotten: of events so old nobody knows by whom they are.
+#: The oldest are dropped beyond this number: the origin of such old events is then unknown.
 _MOST = 1_000
 
 
@@ -23,19 +23,18 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
 
 
 def begun(openings: Sequence[Opening], position: int, name: str) -> tuple[Opening, ...]:
-    """Return the openings with a new one, whose first event will have a position.
+    """Return the openings with a new one, whose first event will have ``position``.
 
-    One that has no events before it is forgotten; so a store that is only started again and again
-    has no more of them.
+    An opening without events is dropped; so repeated starts do not add openings.
     """
     before = [opening for opening in openings if opening.position < position]
     return (*before, Opening(position, name))[-_MOST:]
 
 
 def history(openings: Sequence[Opening], position: int, end: int) -> str:
-    """Return by whom the event before a position is; empty where that is not known.
+    """Return the origin of the event before a position; empty when it is unknown.
 
-    ``end`` is the position of the next event: behind it nothing is known.
+    ``end`` is the position of the next event: the origin is unknown beyond it.
     """
     if position > end:
         return ""

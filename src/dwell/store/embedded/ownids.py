@@ -1,4 +1,4 @@
-"""Ids as they lie with their messages on the disk, compared with the index: only those are told."""
+"""Callers' ids as stored on the disk with their messages, verified against the index."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from dwell.store.embedded.finder import Finder
 async def ids_of(core: Core, finder: Finder, rows: Rows) -> list[str | None]:
     """Return the id of each message, also of one whose body is damaged.
 
-    It is None where the id itself cannot be read, and where the message is gone by now.
+    It is None when the id itself cannot be read, or when the message is gone by now.
     """
     table = core.machine.table
     columns = (table.size_bytes[rows], table.id_bytes[rows], table.extra_bytes[rows])
@@ -31,7 +31,7 @@ async def ids_of(core: Core, finder: Finder, rows: Rows) -> list[str | None]:
 
 
 def have_own(core: Core, finder: Finder, rows: Rows, topics: U32, ids: Blobs) -> np.ndarray:
-    """Tell of each id whether it is that of the message in its row, as the index has it."""
+    """Tell whether each id belongs to the message in its row, according to the index."""
     names, are_own = core.machine.topics.names, np.zeros(len(rows), dtype=bool)
     order = np.argsort(topics, kind="stable")
     starts, counts = runs_of(topics[order])

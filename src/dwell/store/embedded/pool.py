@@ -1,4 +1,4 @@
-"""A pool: columns whose rows are given out, come back, and are given out again."""
+"""A pool: columns whose rows are allocated, freed, and allocated again."""
 
 from collections.abc import Callable
 
@@ -21,11 +21,11 @@ class Pool(Columns):
 
     @property
     def used(self) -> int:
-        """How many rows are given out."""
+        """How many rows are allocated."""
         return self.top - self._free_count
 
     def next_free(self, count: int) -> Rows:
-        """Return the rows that :meth:`allocate` would give: those freed last, then new ones."""
+        """Return the rows that :meth:`allocate` would give: the last freed rows, then new rows."""
         reused = min(count, self._free_count)
         old = self._free[self._free_count - reused : self._free_count]
         if reused == count:
@@ -34,11 +34,11 @@ class Pool(Columns):
         return np.concatenate([old, new]) if reused else new
 
     def prepare(self, count: int) -> None:
-        """Make room for as many rows; raises OSError or MemoryError, having changed nothing."""
+        """Make room for as many rows; changes nothing if it raises OSError or MemoryError."""
         self.reserve(self.top + max(count - self._free_count, 0))
 
     def allocate(self, count: int) -> Rows:
-        """Take free rows out of the free list, or make new ones."""
+        """Take rows from the free list, or make new rows."""
         rows = self.next_free(count)
         self.prepare(count)
         reused = min(count, self._free_count)
@@ -47,12 +47,12 @@ class Pool(Columns):
         return rows
 
     def claim(self, rows: Rows) -> None:
-        """Take exactly these rows, whatever they held; the free list must be made anew later."""
+        """Allocate exactly these rows, free or not; the free list must be rebuilt later."""
         self.reserve(int(rows.max()) + 1)
         self.top = max(self.top, int(rows.max()) + 1)
 
     def free(self, rows: Rows) -> None:
-        """Give rows back."""
+        """Free rows."""
         needed = self._free_count + len(rows)
         if needed > len(self._free):
             grown = np.zeros(max(needed, 2 * len(self._free)), dtype=np.uint32)
@@ -71,7 +71,7 @@ class Pool(Columns):
         self._free_count = len(rows)
 
     def rows_where(self, test: Callable[[slice], np.ndarray]) -> Rows:
-        """Return the rows for which ``test(part)`` is true, looking at a part at a time."""
+        """Return the rows for which ``test(part)`` is true, one part after another."""
         step = 1 << 20
         found = [
             np.flatnonzero(test(slice(start, min(start + step, self.top)))) + start

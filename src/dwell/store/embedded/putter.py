@@ -1,4 +1,4 @@
-"""Puts: which messages of a batch are new, which are kept or replaced, and their records."""
+"""Puts: decides which messages of a batch are new, kept or replaced, and makes their records."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,13 +19,13 @@ from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.recent import Recent
 from dwell.store.embedded.versions import versions_of
 
-#: More than a record needs beside its columns and blobs: header, topic and filling.
+#: More than a record needs in addition to its columns and blobs: header, topic and padding.
 _RECORD_BYTES = 1024
 _COLUMN_BYTES = 64
 
 
 class Putter:
-    """Resolves puts against the state, and writes what they come to."""
+    """Compares puts with the state, and writes the resulting records."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Putter:
         self._write = write
 
     def put(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
-        """Put messages; raises IdExists, TopicFull, DiskFull or StoreFailed, having put nothing."""
+        """Put messages; puts nothing if it raises IdExists, TopicFull, DiskFull or StoreFailed."""
         if puts.calls is not None:
             done = self._machine.calls.find(puts.calls, now_ms)
             if done is not None:
@@ -56,10 +56,10 @@ class Putter:
         return self._put_own(puts, on_conflict, now_ms)
 
     def _put_rest(self, puts: Puts, on_conflict: str, done: Block, now_ms: int) -> PutAnswer:
-        """Put those messages that were not put when their request came before."""
+        """Put the messages that an earlier send of the request did not put."""
         rows, seqs, results = done.rows.astype(np.intp), done.seqs, done.results
         if puts.ids is not None and on_conflict == "keep":
-            # What an id has kept that stands before it in the request has no record of its own.
+            # A message kept because its id occurs earlier in the request has no record of its own.
             first = first_places(*self._finder.hashes(puts.topic, puts.ids))
             results[(results == 0) & (results[first] > 0)] = Result.KEPT
         left = np.flatnonzero(results == 0)
@@ -87,7 +87,7 @@ class Putter:
         return PutAnswer(LazyIds(rows, seqs, None), results, seqs)
 
     def _put_own(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
-        """Put messages with the caller's ids, those that stand twice in waves of their own."""
+        """Put messages with the caller's ids; repeated ids go in waves of their own."""
         assert puts.ids is not None
         ids = puts.ids
         hashes = self._finder.hashes(puts.topic, ids)
@@ -103,7 +103,7 @@ class Putter:
         results: U8 = np.zeros(len(ids), dtype=np.uint8)
         numbers: U64 = np.zeros(len(ids), dtype=np.uint64)
         fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
-        # Several records may come of it; room for all of them makes it all or nothing.
+        # Several records may result; reserving room for all of them makes it all or nothing.
         if len(waves) > 1 or on_conflict == "replace":
             self._reserve(_most_bytes(puts, 2 * len(waves)), Use.GROW)
         for wave in waves:
@@ -116,7 +116,7 @@ class Putter:
         return PutAnswer(LazyIds.of(ids), results, numbers)
 
     def _put_firsts(self, puts: Puts, first: I64, now_ms: int) -> PutAnswer:
-        """Put the first message of each id; the others of a batch meet what it has become."""
+        """Put the first message of each id; repetitions in the batch see its result."""
         assert puts.ids is not None
         once = np.flatnonzero(first == np.arange(len(first)))
         answer = self._put_own(puts.picked(once), "keep", now_ms)
@@ -131,7 +131,7 @@ class Putter:
     def _put_distinct(
         self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, fitting: int, now_ms: int
     ) -> tuple[U8, U64]:
-        """Put messages with distinct ids of the caller's; return the results and numbers."""
+        """Put messages with distinct callers' ids; return the results and numbers."""
         results, rows = self._resolved(puts, hashes, on_conflict, now_ms)
         numbers: U64 = np.zeros(len(puts), dtype=np.uint64)
         new = np.flatnonzero(results == Result.CREATED)
@@ -150,7 +150,7 @@ class Putter:
     def _resolved(
         self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, now_ms: int
     ) -> tuple[U8, Rows]:
-        """Return what would become of each message, and the rows of those that are replaced."""
+        """Return the result for each message, and the rows of replaced messages."""
         known = self._machine.known
         results: U8 = np.full(len(hashes[0]), Result.CREATED, dtype=np.uint8)
         if on_conflict == "keep":
@@ -220,7 +220,7 @@ class Putter:
     def _count_fitting(
         self, puts: Puts, hashes: tuple[U64, U32], on_conflict: str, now_ms: int
     ) -> int:
-        """Return how many messages may be created; raises TopicFull where those are too few."""
+        """Return how many messages may be created; raises TopicFull if that is too few."""
         if not self._machine.topics.settings(puts.topic).max_pending:
             return len(puts)
         ids = self._machine.known
@@ -229,7 +229,7 @@ class Putter:
         return self._fitting(puts.topic, len(distinct(hashes[0][~known])))
 
     def _fitting(self, topic: str, wanted: int) -> int:
-        """Return how many of the messages wanted a topic has room for; raises TopicFull."""
+        """Return how many of the wanted messages fit in a topic; raises TopicFull."""
         settings = self._machine.topics.settings(topic)
         number = self._machine.topics.find(topic)
         if not settings.max_pending or number is None:
@@ -245,5 +245,5 @@ class Putter:
 
 
 def _most_bytes(puts: Puts, records: int) -> int:
-    """Return a size that the records of a put do not exceed."""
+    """Return an upper bound of the size of a put's records."""
     return puts.size_bytes + _COLUMN_BYTES * len(puts) + _RECORD_BYTES * records

@@ -1,4 +1,4 @@
-"""Reading messages: rows of the table, and what of them is on disk, as a batch."""
+"""Reading messages: rows of the table, with their parts on disk, as a batch."""
 
 import asyncio
 import logging
@@ -18,18 +18,18 @@ from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.receipts import receipts_of
 from dwell.store.embedded.table import TYPES
 
-#: How many topics are counted before others have their turn.
+#: How many topics are counted before other tasks run.
 _TOPICS_AT_ONCE = 10_000
-#: The columns of a batch that the table has as they are.
+#: The columns of a batch that are equal to the table's.
 _AS_STORED = [name for name in BATCH_ARRAYS if name in TYPES and name != "state"]
 
 _log = logging.getLogger(__name__)
 
 
 class Read(NamedTuple):
-    """What was read: the messages that are whole, and which of those asked for they are.
+    """The result of a read: the whole messages, and their places among the requested ones.
 
-    ``damage`` says where one of the others lies; it is empty when there are none.
+    ``damage`` has the place of a damaged message; it is empty without any.
     """
 
     batch: Batch
@@ -38,9 +38,9 @@ class Read(NamedTuple):
 
 
 async def read(core: Core, rows: Rows, *, receipts: bool) -> Read:
-    """Return messages as they are now, once everything that made them so is on disk.
+    """Return messages as they are now, once all changes to them are on disk.
 
-    A message of which the disk does not hold what was written is left out, and logged once.
+    A message whose stored bytes are damaged is left out, and logged once.
     """
     are_whole = np.ones(len(rows), dtype=bool)
     if not len(rows):
@@ -78,7 +78,7 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Read:
         damage = _damage_of(core, reader, are_whole)
         batch.extras = reader.extras() or batch.extras
         if reader.has_ids and reader.is_large:
-            # Looked at one by one behind the bodies, each would map its page again.
+            # Reading ids one by one after the bodies would map their pages again.
             batch.ids = LazyIds(rows, batch.numbers, reader.id_blobs())
         bodies = bodies or reader.bodies()
     batch.bodies = bodies or []
@@ -88,7 +88,7 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Read:
 
 
 def _damage_of(core: Core, reader: BlobReader, are_whole: np.ndarray) -> str:
-    """Note which messages are not whole; return where one of them lies, empty if all are."""
+    """Note the damaged messages; return the place of one, empty if all are whole."""
     found = ""
     for path, offset, is_there in reader.damages():
         if not is_there.any():
@@ -119,7 +119,7 @@ def _errors(errors: dict[int, str], rows: Rows) -> dict[int, str]:
 
 
 async def stats_of(machine: Machine) -> Stats:
-    """Return the counts of each topic, and of what has happened; others have turns meanwhile."""
+    """Return the counts of each topic and kind of event; other tasks run in between."""
     states = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
     counts = machine.table.counts(len(machine.topics.names), *states).tolist()
     totals = {str(kind): int(machine.events.totals[kind]) for kind in Kind}

@@ -1,7 +1,7 @@
-"""What can be taken: the rows of ready messages, topic by topic, in the order of their turns.
+"""The messages that can be taken: rows of ready messages by topic, in order of turns.
 
-What leaves a topic otherwise than by a take (it is cancelled, or taken by its id) stays in the runs
-until its turn comes, and is recognised and thrown away then.
+A message that leaves a topic without its turn (it is cancelled, or taken by its id) stays in the
+runs until its turn comes, and is dropped then.
 """
 
 from collections.abc import Collection, Sequence
@@ -36,7 +36,7 @@ class Ready:
         self._limits = limits
 
     def add(self, rows: Rows) -> tuple[U32, I64]:
-        """Take in messages that are ready now; return their topics, and how many are of each."""
+        """Add messages that are ready now; return their topics, and the count of each."""
         if self._admission.is_used:
             rows = self._admission.let_stand(rows)
             if not len(rows):
@@ -61,10 +61,10 @@ class Ready:
         return numbers, ends - starts
 
     def push(self, topic: int, rows: Rows) -> None:
-        """Take in ready messages of one topic."""
+        """Add ready messages of one topic."""
         table, runs = self._table, self._topics.runs(topic)
         runs.push(self._chunk_of(topic, rows))
-        # What left otherwise than by a take is still there, and means nothing.
+        # Entries of messages that left without a turn are still there, but outdated.
         spare = runs.size - self._limits.spare_entries
         if spare > 0 and spare > 2 * table.count(topic, State.READY):
             rows = np.concatenate([self._still_ready(topic, chunk) for chunk in runs.entries()])
@@ -72,9 +72,9 @@ class Ready:
             self.push(topic, distinct(rows))
 
     def counts(self, topics: Sequence[str], now_ms: int) -> dict[int, int]:
-        """Return how many messages of each topic can be taken, without those that have none.
+        """Return how many messages can be taken, for each topic that has any.
 
-        Of an ordered topic it may be fewer.
+        In an ordered topic fewer may be available.
         """
         found: dict[int, int] = {}
         for name in topics:
@@ -94,8 +94,8 @@ class Ready:
     def pop_first(self, counts: dict[int, int], limit: int) -> tuple[Rows, bool]:
         """Return the first messages, topic after topic; the caller must take them.
 
-        ``counts`` is what :meth:`counts` returned, and ``limit`` at most as many as those are.
-        Also tell whether it is worth asking again, as only so many are passed over at a time.
+        ``counts`` comes from :meth:`counts`, and ``limit`` is at most their sum. Also tell whether
+        to ask again, because a call skips a limited number of messages.
         """
         found: list[Rows] = []
         room_bytes, has_more = self._limits.answer_bytes, False
@@ -110,7 +110,7 @@ class Ready:
             rows, is_cut = self._fitting(number, rows, room_bytes)
             found.append(rows)
             if is_cut or has_more:
-                # What is left of it goes before other topics.
+                # The rest of this topic comes before other topics.
                 break
             limit -= len(rows)
             room_bytes -= int(self._table.size_bytes[rows].sum())
@@ -129,7 +129,7 @@ class Ready:
         missing, last, asked, passed = limit, None, limit, 0
         while missing and (chunk := runs.pop(missing if lanes is None else asked)) is not None:
             rows = self._still_ready(topic, chunk)
-            # One message may stand here again, right behind, when it was moved away and back.
+            # A message that was moved away and back may occur twice, in adjacent entries.
             again = rows[1:] == rows[:-1]
             if again.any():
                 rows = rows[np.append(True, ~again)]
@@ -144,7 +144,7 @@ class Ready:
                 if len(rows) > missing:
                     self.push(topic, rows[missing:])
                     rows = rows[:missing]
-                # Many stand behind one that is taken; asking for each alone would take for ever.
+                # Many wait behind a taken one; asking for each alone would take very long.
                 asked = min(2 * asked, self._limits.passed_rows)
             found.append(rows)
             missing -= len(rows)
@@ -154,9 +154,9 @@ class Ready:
         return _joined(found), has_more
 
     def peek(self, topic: int, limit: int) -> tuple[Rows, bool]:
-        """Return the first messages of one topic, and leave them in their places.
+        """Return the first messages of one topic, without removing them.
 
-        Also tell whether it is worth asking again, as :meth:`pop_first` does.
+        Also tell whether to ask again, as :meth:`pop_first` does.
         """
         rows, has_more = self._pop(topic, limit)
         rows, _ = self._fitting(topic, rows, self._limits.answer_bytes)
@@ -164,7 +164,7 @@ class Ready:
         return rows, has_more
 
     def urgent(self, name: str, priority: int) -> int:
-        """Return how many messages of a topic come before those of a priority."""
+        """Return how many messages of a topic precede the given priority."""
         number = self._topics.find(name)
         table = self._table
         if number is None or not table.count(number, State.READY):
@@ -184,7 +184,7 @@ class Ready:
         return len(distinct(np.concatenate(found))) if found else 0
 
     def _still_ready(self, topic: int, chunk: Chunk) -> Rows:
-        """Return the rows of the entries that still mean something."""
+        """Return the rows of the entries that are still valid."""
         rows, table = chunk.rows.astype(np.intp), self._table
         priority, due_ms = self._places(topic, rows)
         good = table.state[rows] == State.READY
@@ -197,7 +197,7 @@ class Ready:
         return Chunk(rows.astype(np.uint32), *self._places(topic, rows), self._table.seq[rows])
 
     def _places(self, topic: int | None, rows: Rows) -> tuple[U32, I64]:
-        """Return what messages of one topic, or several that are not fair, are ordered by."""
+        """Return the sort keys of messages of one topic, or of several that are not fair."""
         if topic is not None and self._admission.is_fair(topic):
             return np.zeros(len(rows), np.uint32), self._admission.turns(rows)
         return self._table.priority[rows], self._table.due_ms[rows]

@@ -1,8 +1,8 @@
 """Receipts: the row of a message, its arrival, and the number of the take.
 
 A receipt is two words: the store's number and the row (32 bits each), and the lower 32 bits of the
-arrival and the take's number. Takes are numbered from a random number that each opening of the
-store draws (:meth:`Machine.begin`), so that a store and its copy make different receipts.
+arrival and the take's number. The first number of a take is drawn at random by each opening of the
+store (:meth:`Machine.begin`), so that a store and its copy make different receipts.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def receipts_of(table: Table, rows: Rows, store_number: int) -> U64:
 def leased_rows(table: Table, receipts: U64, store_number: int) -> tuple[Rows, np.ndarray]:
     """Return the row of each receipt, and whether the receipt is still good.
 
-    Raises ForeignReceipt for one that another store has made.
+    Raises ForeignReceipt for a receipt of another store.
     """
     foreign = receipts[:, 0] >> _HALF != np.uint64(store_number)
     if foreign.any():

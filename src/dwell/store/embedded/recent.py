@@ -1,7 +1,7 @@
-"""Bodies that were put lately, as the objects they are: who takes them soon need not read them.
+"""Recently put bodies, kept as objects: a take that follows soon need not read them.
 
-Many messages are taken within moments. To copy a body out of the journal and make an object of it
-again costs more than the rest of the take, and the object that was put is often still at hand.
+Many messages are taken within moments. Copying a body out of the journal and making an object of it
+costs more than the rest of the take, and the object that was put often still exists.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from dwell.batch.blobs import Blobs, sizes_of
 from dwell.message import I64, Rows
 from dwell.store.embedded.limits import LIMITS
 
-#: What an object weighs beside its bytes.
+#: The memory of an object in addition to its bytes.
 _OBJECT_BYTES = 64
 _FIRST = 1024
 
 
 class Recent:
-    """The newest bodies, by where their blobs are in the journal.
+    """The newest bodies, by the journal positions of their blobs.
 
-    When there are more than ``most_bytes`` an eighth goes at a time, the oldest first.
+    Above ``most_bytes`` an eighth is dropped at a time, the oldest first.
     """
 
     def __init__(self, most_bytes: int = LIMITS.recent_bytes) -> None:
@@ -28,17 +28,17 @@ class Recent:
         self._count = self._bytes = 0
         self._positions: I64 = np.zeros(_FIRST, dtype=np.int64)
         self._sizes: I64 = np.zeros(_FIRST, dtype=np.int64)
-        # The collector of garbage goes through all of a list, again and again, and passes by these.
+        # The garbage collector visits all of a list again and again, but skips this array.
         self._bodies = np.empty(_FIRST, dtype=np.object_)
 
     def add(self, positions: I64, bodies: Sequence[bytes]) -> None:
-        """Keep bodies whose blobs are at these positions, one behind the other and all others."""
+        """Add bodies whose blobs are at these positions, ascending and behind all others."""
         if isinstance(bodies, Blobs):
-            # They are no objects yet, and cost as much to cut out here as from the journal.
+            # They are no objects yet, and cutting them out here costs as much as from the journal.
             return
         sizes = sizes_of(bodies)
         size = int(sizes.sum()) + _OBJECT_BYTES * len(bodies)
-        # One without bytes may be where the next is, and then a position names two.
+        # A body without bytes may have the position of the next, which makes it ambiguous.
         if size > self._most_bytes // 2 or not sizes.all():
             return
         if self._bytes + size > self._most_bytes:
@@ -56,7 +56,7 @@ class Recent:
         self._count = end
 
     def find(self, positions: I64) -> list[bytes] | None:
-        """Return the bodies of the blobs at some positions, or None unless all are here."""
+        """Return the bodies of the blobs at some positions, or None unless all are present."""
         known = self._positions[: self._count]
         if not len(known) or positions[0] < known[0]:
             return None
@@ -70,7 +70,7 @@ class Recent:
         return found
 
     def _forget(self, size_bytes: int) -> None:
-        """Let the oldest go, many at a time, so many bytes or more: what is left must move up."""
+        """Drop the oldest bodies, many at a time, because the rest must move up."""
         end = self._count
         gone = int(np.cumsum(self._sizes[:end]).searchsorted(size_bytes)) + 1
         self._count = left = max(end - gone, 0)

@@ -1,4 +1,4 @@
-"""Releases: the records of messages that are given back, each after a delay and with an error."""
+"""Releases: the records of released messages, each with a delay and an error."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,8 @@ from dwell.store.base import Delays, Errors
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.terms import Terms
 
-#: What a record takes at most beside its errors, an error beside its text, and a message.
+#: The most bytes of a record in addition to its errors, of an error in addition to its text, and of
+#: a message.
 _RECORD_BYTES, _ERROR_BYTES, _MESSAGE_BYTES = 128, 8, 24
 
 
@@ -27,15 +28,15 @@ def releases_of(
 ) -> list[Record]:
     """Return records of the rows in ``columns``, in their order.
 
-    They are those of all that are ``good``; ``told`` is of all, or says something of each. The
-    errors of a record are about ``most_bytes`` long.
+    They cover the ``good`` messages; ``told`` has one value for all, or one for each. The errors of
+    a record are about ``most_bytes`` long.
     """
     delay_ms, error = told
     going, places_of = columns["rows"], np.flatnonzero(good)
     if isinstance(delay_ms, np.ndarray):
         delay_ms = delay_ms[good]
     due_ms = terms.release_dues(going, now_ms, delay_ms, counted=meta.counted)
-    # What will have expired when it falls due is not to wait for that.
+    # A message that will have expired at its due does not wait for it.
     dies = terms.will_expire(going, np.maximum(due_ms, now_ms), counted=meta.counted)
     records: list[Record] = []
     for kind, which in ((RecordKind.RELEASE, ~dies), (RecordKind.BURY, dies)):
@@ -64,7 +65,7 @@ def releases_of(
 
 
 def size_bytes_of(records: Sequence[Record]) -> int:
-    """Return how many bytes records take at most."""
+    """Return an upper bound of the size of records."""
     told = sum(sum(map(_size_bytes, (r.meta.error, *(r.meta.errors or ())))) for r in records)
     return told + _RECORD_BYTES * len(records) + _MESSAGE_BYTES * sum(map(len, records))
 

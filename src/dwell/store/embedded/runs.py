@@ -1,9 +1,9 @@
 """Messages that can be taken, in order: sorted runs, merged as they pile up.
 
-A push that comes in order (nearly all do) extends the newest run; any other starts a run of its
-own, and runs are merged in the manner of a binomial heap, so that there are at most about log2(n)
-of them and each message is copied about log2(n) times. Entries are never searched for: one whose
-message has moved on is recognised when it comes to the front, and thrown away.
+A push in order (nearly all are) extends the newest run; any other starts a run of its own, and runs
+are merged like a binomial heap, so that there are at most about log2(n) of them and each message is
+copied about log2(n) times. Entries are never searched for: an entry whose message has moved on is
+dropped when it comes to the front.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ from dwell.store.embedded.limits import LIMITS, Limits
 
 
 class Chunk:
-    """Entries by priority, due and arrival (``seq``); the row says where the message is."""
+    """Entries by priority, due and arrival (``seq``); the row identifies the message."""
 
     __slots__ = ("due_ms", "priority", "rows", "seq")
 
@@ -39,7 +39,7 @@ class Chunk:
         )
 
     def key(self, index: int) -> tuple[int, int, int]:
-        """Return what entry ``index`` is ordered by."""
+        """Return the sort key of entry ``index``."""
         return (int(self.priority[index]), int(self.due_ms[index]), int(self.seq[index]))
 
     def ordered(self) -> "Chunk":
@@ -75,7 +75,7 @@ def joined(chunks: "list[Chunk]") -> Chunk:
 
 
 class Run:
-    """A chain of chunks, each beginning where the one before it ends."""
+    """A chain of chunks, each starting where the previous chunk ends."""
 
     __slots__ = ("_small_chunk", "chunks", "size")
 
@@ -116,9 +116,9 @@ class Run:
 
 
 class Later:
-    """Remainders of chunks that were set aside, under a number each, until somebody looks at them.
+    """Remainders of chunks that were set aside, by number, until they are asked for.
 
-    A remainder is kept as integers: an object for each would have the garbage collector look at all
+    A remainder is kept as integers: with one object each, the garbage collector would visit all
     objects of the process again and again.
     """
 
@@ -130,11 +130,11 @@ class Later:
         self._next = 0
 
     def known(self, numbers: list[int]) -> list[int]:
-        """Return those of some numbers that have a part."""
+        """Return the numbers, out of some, that have a part."""
         return [number for number in numbers if number in self._places] if self._places else []
 
     def add(self, numbers: list[int], chunk: Chunk, starts: I64, ends: I64) -> None:
-        """Note a part of a chunk for each number, none of which has one."""
+        """Add a part of a chunk for each number; none of the numbers may have a part."""
         self._places.update(zip(numbers, range(self._next, self._next + len(numbers)), strict=True))
         self._firsts.append(self._next)
         self._batches.append((chunk, starts, ends))
@@ -142,7 +142,7 @@ class Later:
         self._next += len(numbers)
 
     def pop(self, number: int) -> Chunk | None:
-        """Return the part of a number, and forget it; None if there is none."""
+        """Remove and return the part of a number; None if it has no part."""
         place = self._places.pop(number, None) if self._places else None
         if place is None:
             return None
@@ -156,7 +156,7 @@ class Later:
 
 
 class Runs:
-    """A priority queue of entries: push batches, pop the first ones."""
+    """A priority queue of entries: push batches, pop the first entries."""
 
     __slots__ = ("_merged_rows", "_runs", "_small_chunk")
 
@@ -174,7 +174,7 @@ class Runs:
             self._runs[-1].append(chunk)
             return
         self._runs.append(Run(chunk, self._small_chunk))
-        # A merge of very long runs would keep everybody else waiting.
+        # A merge of very long runs would block all other tasks.
         while (
             len(self._runs) > 1
             and self._runs[-2].size <= 2 * self._runs[-1].size
@@ -186,7 +186,7 @@ class Runs:
 
     @property
     def size(self) -> int:
-        """How many entries there are, of which some may mean nothing any more."""
+        """How many entries there are, including outdated entries."""
         return sum(run.size for run in self._runs)
 
     def entries(self) -> list[Chunk]:
@@ -194,7 +194,7 @@ class Runs:
         return [chunk for run in self._runs for chunk in run.chunks]
 
     def pop(self, limit: int) -> Chunk | None:
-        """Remove and return the first ``limit`` entries, or as many as there are; None if none."""
+        """Remove and return the first entries, at most ``limit``; None without any."""
         if not self._runs:
             return None
         heads = [run.head(limit) for run in self._runs]

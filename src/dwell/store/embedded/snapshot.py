@@ -1,13 +1,12 @@
-"""A snapshot: the whole state at one place of the journal, so that a start need not read it all.
+"""A snapshot: the whole state at one journal position, so that a start reads less.
 
 ::
 
     | magic | crc of meta | meta length | meta (MessagePack) | arrays, each at a multiple of 64 |
 
-``meta`` says for every array its name, type, length, offset and CRC-32; what is remembered may come
-in several arrays of one name. A snapshot is written under
-another name, synced, and then takes its name; the one before is kept until the next, so that one
-damaged file does no harm.
+``meta`` has for every array its name, type, length, offset and CRC-32; remembered ids may come in
+several arrays of one name. A snapshot is written under a temporary name, synced, and then renamed;
+the previous snapshot is kept until the next, so that one damaged file does no harm.
 """
 
 import contextlib
@@ -32,18 +31,18 @@ from dwell.store.embedded.table import TYPES
 _MAGIC = 0x31535744  # "DWS1"
 _HEADER = struct.Struct("<IIQ")
 _ALIGN = 64
-#: The one column that is not kept: the bits of the id are, in its place.
+#: The one column that is not stored: the bits of the id are stored in its place.
 _ENTRY = "id_entry"
 _LEARN_STEP = 1 << 16
-#: What stands for it: the hash of the id, and the bits that confirm it.
+#: The stored columns instead: the hash of the id, and the bits that confirm it.
 _KEYS: dict[str, type[np.generic]] = {"id_hash": np.uint64, "id_check": np.uint32}
-#: Arrays that may come in several parts, and about how much one has.
+#: Arrays that may come in several parts, and the approximate size of a part.
 _REMEMBERED = ("remembered_hashes", "remembered_notes")
 _REMEMBERED_STEP = 1 << 18
-#: What a snapshot has for an id that is remembered.
+#: Bytes of a snapshot for each remembered id.
 _REMEMBERED_BYTES = 16
 #: The parts of the errors, each its length (4 bytes) and a MessagePack map by row; and how many
-#: errors one has, as a large map would be encoded in one go that holds up everybody.
+#: errors a part has, because encoding a large map at once would block all tasks.
 _ERRORS = "errors"
 _ERRORS_STEP = 1 << 13
 _NOTHING: tuple[U64, ...] = (np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint64))
@@ -60,7 +59,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """Everything in a snapshot that is not an array."""
+    """Everything in a snapshot except the arrays."""
 
     position: int
     time_ms: int
@@ -75,27 +74,27 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 def snapshot_path(folder: Path, position: int) -> Path:
-    """Return where the snapshot of a position is."""
+    """Return the path of the snapshot at a position."""
     return folder / f"snapshot-{position:016d}.dws"
 
 
 def snapshot_positions(disk: Disk, folder: Path) -> list[int]:
-    """Return the positions of the snapshots that are there, oldest first."""
+    """Return the positions of the existing snapshots, oldest first."""
     names = [Path(name) for name in disk.names(folder)]
     found = [n.stem.removeprefix("snapshot-") for n in names if n.suffix == ".dws"]
     return sorted(int(number) for number in found)
 
 
 class Snapshot:
-    """A snapshot being made of a state that goes on: the rows are copied a part at a time.
+    """A snapshot in progress, while the state changes: rows are copied a part at a time.
 
-    It is of the moment in which it was made. Before a row that is not copied yet changes, the
-    machine has :meth:`keep` note what it held; in the end that is written over the copy.
+    It shows the state at the moment it was made. Before a row that is not copied yet changes, the
+    machine calls :meth:`keep` to save its values; at the end these are written over the copy.
 
-    ``is_copy`` says that no journal follows it: then it remembers the ids of its moment, and no
-    later ones. ``new`` is the name that it has until it is finished; ``fd`` and ``size_bytes`` are
-    its file's.
-    Make it, write what :meth:`parts` yields, and then :meth:`finish` it or :meth:`abandon` it.
+    ``is_copy`` says that no journal follows: then the snapshot has the ids remembered at its
+    moment, and none remembered later. ``new`` is its name until it is finished; ``fd`` and
+    ``size_bytes`` belong to its file. Make it, write what :meth:`parts` yields, and then
+    :meth:`finish` or :meth:`abandon` it.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class Snapshot:
     ) -> None:
         self.position = position
         self._is_copy = is_copy
-        #: Of ids that were acked since then: their hashes, and what was remembered of them before.
+        #: For ids acked since then: their hashes, and their memories from before.
         self._memories: list[tuple[U64, U64]] = []
         self._disk = disk
         self._path = snapshot_path(folder, position)
@@ -127,7 +126,7 @@ class Snapshot:
         self._is_kept = np.zeros(self._top, dtype=bool)
         self._kept: list[tuple[Rows, dict[str, np.ndarray]]] = []
         self._free = machine.table.free_rows().copy()
-        # A copy of the store has no journal beyond this moment that would correct later ones.
+        # A copy of the store has no later journal that would correct newer values.
         self._errors, self._calls = machine.errors.copy(), machine.calls.arrays(now_ms)
         self._meta = Meta(
             position=position,
@@ -145,7 +144,7 @@ class Snapshot:
         machine.snapshots.append(self)
 
     def keep(self, rows: Rows) -> None:
-        """Note what rows hold that are about to change."""
+        """Save the values of rows that are about to change."""
         rows = rows[(rows >= self._copied) & (rows < self._top)]
         rows = rows[~self._is_kept[rows]]
         if len(rows):
@@ -153,23 +152,24 @@ class Snapshot:
             self._kept.append((rows, self._values(rows)))
 
     def keep_memories(self, known: KnownIds, entries: Rows) -> None:
-        """Note what is remembered of ids that are about to be acked."""
+        """Save the memories of ids that are about to be acked."""
         if self._is_copy:
             self._memories.append(known.notes(entries))
 
     def create(self) -> None:
         """Make the file; this waits for the disk. Raises OSError or DiskFull.
 
-        It has room for all that is written behind the columns: what finds none later is lost work.
+        The file has room for everything written behind the columns: a write that finds no room
+        later wastes the work.
         """
         beside = sum(column.nbytes for column in self._calls.values())
         beside += _REMEMBERED_BYTES * self._machine.known.used + self._machine.errors.size_bytes
         self.fd = self._disk.create(self.new, self.size_bytes + beside)
 
     def parts(self) -> Iterator[list[tuple[int, Buffer]]]:
-        """Yield what is to be written where, in steps between which the state may go on.
+        """Yield buffers and their offsets, in steps; the state may change between steps.
 
-        What is yielded is nobody else's, and can be written in any thread.
+        The buffers are not shared, and can be written in any thread.
         """
         for start in range(0, self._top, self._step):
             part = slice(start, min(start + self._step, self._top))
@@ -195,7 +195,7 @@ class Snapshot:
             self._disk.write(self.fd, [data], offset)
 
     def seal(self) -> None:
-        """Write over the copy what it has of later, and add the checksums; in any thread."""
+        """Write the saved values over newer values, and add the checksums; in any thread."""
         self._restore()
         self._disk.truncate(self.fd, self.size_bytes)
         data = self._disk.map(self.fd)
@@ -209,26 +209,26 @@ class Snapshot:
         self._disk.write(self.fd, [head + meta], 0)
 
     def finish(self) -> None:
-        """Sync the sealed snapshot, and let it take its name."""
+        """Sync the sealed snapshot, and rename it to its final name."""
         self._disk.sync(self.fd)
         self._close()
         self._disk.rename(self.new, self._path)
 
     def abandon(self) -> None:
-        """Leave nothing of a snapshot that will not be finished."""
+        """Remove a snapshot that will not be finished."""
         self.let_go()
         self._close()
         with contextlib.suppress(OSError):
             self._disk.remove(self.new)
 
     def _close(self) -> None:
-        # Once only: by then the number may be another file's.
+        # Only once: the number may belong to another file by then.
         fd, self.fd = self.fd, -1
         if fd >= 0:
             self._disk.close(fd)
 
     def let_go(self) -> None:
-        """Look at the machine no more."""
+        """Stop reading the machine."""
         if self in self._machine.snapshots:
             self._machine.snapshots.remove(self)
 
@@ -262,7 +262,7 @@ class Snapshot:
     def _columns(self) -> list[Array]:
         """Lay out the columns and the free list behind room for the meta."""
         room = len(self._encode([Array("remembered_hashes", "<u8", 2**40, 2**60, 2**32 - 1)] * 64))
-        # What is remembered is written in parts, of which there may be a few more by then.
+        # Remembered ids are written in parts, and a few more parts may be added by then.
         parts = self._machine.known.top // _REMEMBERED_STEP
         start = room + _ALIGN * (parts + len(self._errors) // _ERRORS_STEP)
         places = []
@@ -275,9 +275,9 @@ class Snapshot:
         return places
 
     def _remembered(self) -> Iterator[list[tuple[int, Buffer]]]:
-        """Yield what is remembered now; that may be more than was then, as a replay finds it too.
+        """Yield the ids remembered now, which may be more than then, as a replay finds too.
 
-        None of it is lost meanwhile but what is over. A copy leaves out what was acked since then.
+        Only expired ids can be missing. A copy leaves out ids that were acked since then.
         """
         known, start, found = self._machine.known, 0, _NOTHING
         while start < known.top:
@@ -302,8 +302,8 @@ class Snapshot:
         return self._memories[0][0]
 
     def _memories_of_then(self) -> tuple[U64, U64]:
-        """Return what was remembered of ids that were acked since then."""
-        # Of an id that was acked twice the first note is of that moment.
+        """Return the memories, as of then, of ids that were acked since."""
+        # The first note of an id that was acked twice is from that moment.
         hashes, first = np.unique(self._later_hashes(), return_index=True)
         notes = self._memories[0][1][first]
         lasting = ends_of(notes) > self._now_ms
@@ -320,7 +320,7 @@ class Snapshot:
         return [self._add(*named) for named in zip(_REMEMBERED, (hashes, notes), strict=True)]
 
     def _add(self, name: str, column: np.ndarray) -> tuple[int, Buffer]:
-        """Lay out one more array at the end; return where it is to be written."""
+        """Add one more array at the end of the layout; return its offset and data."""
         offset = self.size_bytes + -self.size_bytes % _ALIGN
         self._places.append(Array(name, column.dtype.str, len(column), offset, 0))
         self.size_bytes = offset + column.nbytes
@@ -339,7 +339,7 @@ class Snapshot:
         self._kept = []
 
     def _write_rows(self, place: Array, rows: Rows, values: np.ndarray) -> None:
-        """Write values of rows, which are in order, over a column, a part of the file at a time."""
+        """Write values of rows, in order, over a column, a part of the file at a time."""
         size = values.itemsize
         for start in range(0, self._top, self._step):
             first, last = np.searchsorted(rows, (start, start + self._step))
@@ -386,7 +386,7 @@ def load(disk: Disk, folder: Path, position: int, machine: Machine) -> Meta:
 
 
 def verify(disk: Disk, folder: Path, position: int) -> None:
-    """Read a snapshot and do nothing with it; raises StoreDamaged."""
+    """Read a snapshot and discard it; raises StoreDamaged."""
     _read(disk, folder, position)
 
 
@@ -420,7 +420,7 @@ def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:
     table.recount()
     _learn(machine, arrays)
     machine.owners = dict(meta.owners)
-    # A row may still hold the number of an owner that was forgotten.
+    # A row may still have the number of an owner that was dropped.
     numbers = [*meta.owners.values(), int(table.owner[: meta.top].max(initial=0))]
     machine.next_owner = max(numbers) + 1
     # Formats before 3 have them in the meta.
@@ -440,7 +440,7 @@ def _error_parts(arrays: dict[str, np.ndarray]) -> Iterator[dict[int, str]]:
 
 
 def _learn(machine: Machine, arrays: dict[str, np.ndarray]) -> None:
-    """Know the ids of the messages, and those that are remembered."""
+    """Load the ids of the messages, and the remembered ids."""
     table, known = machine.table, machine.known
     own = table.rows_where(lambda part: (table.id_bytes[part] > 0) & (table.state[part] > 0))
     hashes, notes = (arrays.get(name, _NOTHING[0]) for name in _REMEMBERED)

@@ -1,7 +1,7 @@
 """The embedded store: the verbs.
 
-Each one resolves what it is asked against the state, makes a record of what will happen, appends it
-to the journal, applies it, and answers when it is on disk.
+Each verb compares its arguments with the state, makes a record of the change, appends it to the
+journal, applies it, and answers when it is on disk.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ _GoodAndLeased: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 class _Named(NamedTuple):
-    """What a verb by id is told of its messages, beside what is to become of them."""
+    """The arguments of a verb by id for its messages, other than the change itself."""
 
     topic: str
     ids: Sequence[bytes]
@@ -87,7 +87,7 @@ class EmbeddedStore(Counting):
 
     keeps_calls = True
     counts_bytes = True
-    # One sync is under way at a time, and covers all that was written before it.
+    # One sync runs at a time, and covers all earlier writes.
     most_small = 1
 
     def __init__(
@@ -113,11 +113,11 @@ class EmbeddedStore(Counting):
         self._time = Timekeeper(self.core, self.clock, lambda: self.plan())
 
     async def is_made(self) -> bool:
-        """Tell whether the folder has a label, which is the last that is written of a new store."""
+        """Tell whether the folder has a label, which is written last when a store is made."""
         return self.core.disk.exists(self.core.folder / LABEL)
 
     async def open(self) -> None:
-        """Lock the folder, read the newest snapshot and what came after it.
+        """Lock the folder, read the newest snapshot and the journal after it.
 
         Raises StoreLocked, NotAStore, StoreTooNew, StoreDamaged or DiskFull.
         """
@@ -132,7 +132,7 @@ class EmbeddedStore(Counting):
         time.open(now_ms)
 
     async def close(self) -> None:
-        """Write a snapshot, and let go of the folder."""
+        """Write a snapshot, and release the folder."""
         if self.core.is_open:
             await self.core.close(self.clock.now_ms())
 
@@ -143,8 +143,8 @@ class EmbeddedStore(Counting):
     async def backup(self, folder: str | Path) -> None:
         """Copy the store as it is now to a new folder, which can be opened at once.
 
-        The store goes on meanwhile. Raises InvalidInput when the folder is there already, and
-        DiskFull when there is no room; then nothing is left of it.
+        The store stays in use during the copy. Raises InvalidInput when the folder exists already,
+        and DiskFull when there is no room; then nothing of the copy is left.
         """
         place = new_place(self.core.disk, folder, self.core.folder)
         async with new_folder(self.core.disk, place) as new:
@@ -155,14 +155,14 @@ class EmbeddedStore(Counting):
                 await checkpoint.close()
 
     async def compact(self) -> None:
-        """Make a snapshot, and free what can be freed; the store does so by itself when it is due.
+        """Make a snapshot and free disk space; the store also does this itself when it is due.
 
-        What hinders it is told in a warning.
+        A failure is logged as a warning.
         """
         await self.core.compact_now(self._time.begin())
 
     def check(self) -> None:
-        """Raise StoreClosed, what made the journal fail, or DiskFull if no more can be put."""
+        """Raise StoreClosed, the journal's error, or DiskFull if nothing can be put."""
         self.core.check_open()
         self.core.journal.check()
         self.core.journal.check_room()
@@ -186,7 +186,7 @@ class EmbeddedStore(Counting):
         while True:
             rows, has_more = await self._in_room(lambda: self._take(topics, limit, lease_ms, owner))
             batch = await self._handed(rows)
-            # Of those that were leased all may be damaged.
+            # All leased messages may be damaged.
             if len(batch) or not (has_more or len(rows)):
                 return batch
             await asyncio.sleep(0)
@@ -198,7 +198,7 @@ class EmbeddedStore(Counting):
         ready, rows, has_more = machine.ready.counts(topics, now_ms), _NO_ROWS, False
         limit = min(limit, sum(ready.values()))
         if limit:
-            # What is popped here must be written, so the room for it comes first.
+            # Popped messages must be written, so the room for them is reserved first.
             self.core.reserve(RECORD_BYTES + 16 * limit, Use.CHANGE)
             rows, has_more = machine.ready.pop_first(ready, limit)
             popped = len(rows)
@@ -209,7 +209,7 @@ class EmbeddedStore(Counting):
             self._lease(rows, lease_ms, owner, now_ms)
         self._time.note_short(topics, now_ms, wakes=len(rows) > 0)
         if has_more:
-            # Who gets none of these has to ask again, whichever topic it waits for.
+            # Takers of each of these topics that got nothing must ask again.
             for topic in topics:
                 self.wake(topic, limit)
         return rows, has_more
@@ -222,7 +222,7 @@ class EmbeddedStore(Counting):
         owner: str,
         versions: U64 | None = None,
     ) -> Batch:
-        """Lease those of some messages that are ready (see the contract)."""
+        """Lease some messages by id, if they are ready (see the contract)."""
         rows = await self._in_room(lambda: self._take_ids(topic, ids, versions, lease_ms, owner))
         return await self._handed(rows)
 
@@ -240,13 +240,13 @@ class EmbeddedStore(Counting):
         if (admission := self._machine.admission).is_used and len(going):
             going = admission.take_ids(int(self._table.topic[going[0]]), going, now_ms)
         if len(going):
-            # What stands for them in the ready runs is thrown away when it comes to the front.
+            # Their entries in the ready runs are dropped when they come to the front.
             self._lease(going, lease_ms, owner, now_ms)
         self._time.note_short((topic,), now_ms, wakes=len(going) > 0)
         return going
 
     async def _handed(self, rows: Rows) -> Batch:
-        """Return what was leased; when the call is cancelled it is given back as it was."""
+        """Return the leased messages; a cancelled call gives them back unchanged."""
         receipts = receipts_of(self._table, rows, self.number)
         try:
             return await self._whole(rows, receipts)
@@ -256,18 +256,18 @@ class EmbeddedStore(Counting):
             raise
 
     async def _whole(self, rows: Rows, receipts: U64) -> Batch:
-        """Read what was leased; damaged messages are buried, so that they hold up no others."""
+        """Read the leased messages; damaged messages are buried, so that they block no others."""
         batch, are_whole, damage = await read(self.core, rows, receipts=True)
         if not damage:
             return batch
-        # Leases may have ended while the segments were checked.
+        # Leases may have ended during the check of the segments.
         _, are_held = leased_rows(self._table, receipts, self.number)
         bad = are_held & ~are_whole
         names = {self._machine.topics.names[n] for n in self._table.topic[rows].tolist()}
         self._bury(receipts[bad], Meta(error=damage[:MAX_ERROR_CHARS]), None)
         _log.error("%s: %d damaged messages are buried", damage, int(bad.sum()))
         for name in names:
-            # Takers that were joined in this take may find others in their place.
+            # Takers that were merged into this take may find other messages in their place.
             self._woken(name, len(bad), self._machine.topics.settings(name).paused)
         return batch.picked(np.flatnonzero(are_held[are_whole]).tolist())
 
@@ -287,7 +287,7 @@ class EmbeddedStore(Counting):
         while number is not None and (ready := self._table.count(number, State.READY)):
             rows, has_more = self._machine.ready.peek(number, min(most, ready))
             batch = (await read(self.core, rows, receipts=False)).batch[:limit]
-            # Where all of the first are damaged, the next ones are looked at too.
+            # If all of the first messages are damaged, the next messages are read too.
             is_over = not len(rows) or most >= ready
             if len(batch) or (is_over and not has_more):
                 return batch
@@ -309,13 +309,13 @@ class EmbeddedStore(Counting):
         return (await read(self.core, self._held_rows(owner), receipts=True)).batch
 
     async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
-        """Return some of what an owner holds (see the contract)."""
+        """Return a page of the messages that an owner holds (see the contract)."""
         rows = self._held_rows(owner)
         rows, last = cut_page(self._table, rows, cursor, limit, self.core.limits)
         return Page((await read(self.core, rows, receipts=True)).batch, last)
 
     def _held_rows(self, owner: str) -> Rows:
-        """Return the rows of what an owner holds, in order of due."""
+        """Return the rows of the messages that an owner holds, in order of due."""
         self._time.look()
         number, table = self._machine.owners.get(owner), self._table
         if number is None:
@@ -383,7 +383,7 @@ class EmbeddedStore(Counting):
         return good | (done > 0), dead | (done == Result.BURIED)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
-        """Let leases end later (see the contract)."""
+        """Move the ends of leases (see the contract)."""
         good = await self._in_room(lambda: self._touch(receipts, lease_ms))
         return await self._answer(good, Result.TOUCHED, Result.STALE)
 
@@ -507,7 +507,7 @@ class EmbeddedStore(Counting):
         return good | done, leased
 
     async def outcomes(self, calls: U64) -> U8:
-        """Return what was done for repeated calls (see the contract)."""
+        """Return the earlier results of repeated calls (see the contract)."""
         done = self._done(calls, self._time.begin_held(), len(calls))
         await self.core.committed()
         return done
@@ -601,7 +601,7 @@ class EmbeddedStore(Counting):
         until = log.next_position
         await self.core.committed()
         events = log.read(position, limit, until)
-        # The log may have lost its beginning meanwhile, behind what was read.
+        # The log may have lost its beginning since, after the events that were read.
         at = int(events.positions[0]) if len(events) else max(position, log.first_position)
         following = at + len(events)
         known = self.core.histories((position, following), until)
@@ -626,19 +626,19 @@ class EmbeddedStore(Counting):
         return {n: int(sizes[at]) for n, at in numbered.items() if at < len(sizes) and sizes[at]}
 
     async def count_urgent(self, topic: str, priority: int) -> int:
-        """Return how many ready messages of a topic come before those of a priority."""
+        """Return how many ready messages of a topic precede the given priority."""
         self._time.look()
         return self._machine.ready.urgent(topic, priority)
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
-        """Read the journal, and say which messages have no body there (see the contract)."""
+        """Read the journal, and return the messages without a body there (see the contract)."""
         self._time.look()
         whole, until = await strays.whole_frames(self.core)
         now_ms = self._time.look()
         rows = strays.bodiless(self._machine, whole, until)[:limit]
         answer = strays.told(self._machine, rows, repaired=repair)
         if repair and len(rows):
-            # What ends messages has to be written, so the room for it comes first.
+            # The records that end messages must be written, so room for them is reserved first.
             self.core.reserve(RECORD_BYTES + 16 * len(rows), Use.END)
             self._time.write(strays.ended(self._machine, rows, now_ms))
             await self.core.committed()
@@ -672,13 +672,13 @@ class EmbeddedStore(Counting):
         return self._machine.topics.find(topic) in self._machine.forming
 
     async def _form(self, topic: str) -> None:
-        """Let the ready messages of a topic stand as its new settings say, a part at a time."""
+        """Place the ready messages of a topic as its new settings say, a part at a time."""
         machine, number = self._machine, self._machine.topics.number(topic)
         change, step = machine.forming[number], self.core.limits.formed_rows
         rows = await in_thread(machine.to_form, number)
         for start in range(0, len(rows), step):
             if machine.forming.get(number) != change:
-                # The settings have changed again, and whoever did that goes on.
+                # The settings have changed again, and that call goes on.
                 return
             machine.form(number, rows[start : start + step])
             await asyncio.sleep(0)
@@ -688,11 +688,11 @@ class EmbeddedStore(Counting):
             await asyncio.sleep(0)
 
     async def settings(self, topic: str) -> TopicSettings:
-        """Return what holds for a topic."""
+        """Return the settings of a topic."""
         return self._machine.topics.settings(topic)
 
     async def tick(self, now_ms: int) -> int | None:
-        """Do what time asks for; return the next deadline."""
+        """Do everything that is due by now; return the next deadline."""
         self.core.check_open()
         self._time.tick(now_ms)
         return self._time.deadline_ms
@@ -702,8 +702,8 @@ class EmbeddedStore(Counting):
     def _find(self, which: _Named, now_ms: int) -> tuple[Rows, np.ndarray, np.ndarray, np.ndarray]:
         """Return each id's row, and whether its message is leased, may be changed, was changed.
 
-        Those that were changed when the request came before are neither of the others, and nor are
-        messages that have their ids now.
+        Messages changed by an earlier send of the request count only as changed, even if new
+        messages have their ids now.
         """
         rows, found = self._finder.find(which.topic, which.ids)
         done = self._done(which.calls, now_ms, len(rows)) > 0
@@ -716,18 +716,18 @@ class EmbeddedStore(Counting):
         return rows, leased, free, done
 
     def _done(self, calls: U64 | None, now_ms: int, count: int) -> U8:
-        """Return what was done for each call before, 0 where nothing was."""
+        """Return the earlier result of each call, 0 without one."""
         found = None if calls is None else self._machine.calls.find(calls, now_ms)
         return np.zeros(count, dtype=np.uint8) if found is None else found.results
 
     async def _answer(self, good: np.ndarray, yes: Result, no: Result) -> U8:
         results: U8 = np.where(good, yes, no).astype(np.uint8)
-        # That something is gone may rest on what another has just written.
+        # An absent message may depend on a record that is not on the disk yet.
         await self.core.committed()
         return results
 
     async def _in_room(self, verb: Callable[[], T]) -> T:
-        """Do a verb; where there is no room for it, once more when what can be freed is free."""
+        """Run a verb; on a full disk, free space and run it once more."""
         with contextlib.suppress(DiskFull):
             return verb()
         await self.core.freed()
@@ -739,7 +739,7 @@ class EmbeddedStore(Counting):
 
 
 def _numbered(calls: U64 | None, which: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the column of a record with the call numbers of some messages, if they have any."""
+    """Return the column with the call numbers of some messages, if they have any."""
     return {} if calls is None else {"calls": plain(calls[which])}
 
 

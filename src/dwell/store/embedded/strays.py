@@ -1,8 +1,7 @@
-"""Messages whose bodies the disk has lost under an open store: found, told, and ended.
+"""Messages whose bodies the disk has lost under an open store: found, reported, ended.
 
 The body of each message has to lie in a whole frame of the journal. Index, wheels, ready runs and
-counts are the process's own, made from the table at each start; ``tools/parts.py`` holds that they
-agree.
+counts are built from the table at each start; ``tools/parts.py`` checks that they agree.
 """
 
 import asyncio
@@ -20,30 +19,30 @@ from dwell.store.embedded.machine import Machine
 
 
 async def whole_frames(core: Core) -> tuple[list[tuple[int, int]], int]:
-    """Read the journal; return where whole frames are, and from where on nothing was looked at."""
+    """Read the journal; return where whole frames are, and the end of the checked part."""
     journal = core.journal
     until = journal.cut()
     await core.committed()
     found: list[tuple[int, int]] = []
     for number in sorted(journal.segments):
-        # A segment that was deleted meanwhile was copied forward, beyond what is looked at.
+        # A segment deleted since was copied forward, beyond the checked part.
         with contextlib.suppress(KeyError):
             found += await asyncio.to_thread(whole_ranges, journal, number, Report())
     return found, until
 
 
 def bodiless(machine: Machine, whole: list[tuple[int, int]], until: int) -> Rows:
-    """Return the rows without a body, with what :func:`whole_frames` returned."""
+    """Return the rows without a body, given the result of :func:`whole_frames`."""
     rows = unreadable(machine, whole)
     found: Rows = rows[machine.table.position[rows] < until]
     return found
 
 
 def told(machine: Machine, rows: Rows, *, repaired: bool) -> list[Stale]:
-    """Return rows without a body as callers read them; must be asked before they end."""
+    """Return rows without a body as callers read them; call it before they end."""
     table, names = machine.table, machine.topics.names
     made = LazyIds(rows, table.seq[rows], None)
-    # A caller's id lay before its body.
+    # A caller's id was stored before its body.
     ids = ["" if own else id_ for id_, own in zip(made, table.id_bytes[rows] > 0, strict=True)]
     columns = (table.topic[rows].tolist(), ids, table.seq[rows].tolist())
     return [
@@ -53,11 +52,11 @@ def told(machine: Machine, rows: Rows, *, repaired: bool) -> list[Stale]:
 
 
 def ended(machine: Machine, rows: Rows, now_ms: int) -> Record:
-    """Forget the ids of rows without a body; return the record that ends them."""
+    """Delete the ids of rows without a body; return the record that ends them."""
     table = machine.table
     own = rows[table.id_bytes[rows] > 0]
     machine.keep(rows)
-    # Their ids cannot be read any more, neither for the index nor for an event.
+    # Their ids can no longer be read, neither for the index nor for an event.
     machine.known.end(table.id_entry[own].astype(np.intp), own, 0, now_ms)
     table.id_bytes[rows] = 0
     return Record(RecordKind.CANCEL, now_ms, {"rows": rows})

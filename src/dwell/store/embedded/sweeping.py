@@ -1,4 +1,4 @@
-"""Looking through the rows of the table: one after another, or in order of due."""
+"""Reading through the rows of the table: by row, or in order of due."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from dwell.store.embedded.table import Table
 def swept(
     machine: Machine, wanted: Wanted, start: int, stop: int, limit: int, limits: Limits
 ) -> tuple[Rows, int | None]:
-    """Return the next rows of a sweep, and the row to go on with; None when it is at its end."""
+    """Return the next rows of a sweep, and the row to continue at; None at the end."""
     stop = min(stop, machine.table.top)
     end = min(start + limits.swept_rows, stop)
     if start >= end:
@@ -35,8 +35,8 @@ def ordered(
 ) -> Rows:
     """Return the first rows of a topic and a state behind a cursor, by due and arrival.
 
-    It looks at ``step`` rows at a time; what comes behind the last of as many as are wanted is
-    passed over in the parts that follow.
+    It reads ``step`` rows at a time; once it has ``limit`` rows, it skips rows behind the last of
+    them.
     """
     found: Rows = np.zeros(0, np.intp)
     last: Cursor | None = None
@@ -65,7 +65,7 @@ def _is_behind(table: Table, part: slice | Rows, cursor: Cursor) -> np.ndarray:
 
 def _first(table: Table, rows: Rows, limit: int) -> Rows:
     if len(rows) > limit > 0:
-        # Only those up to the limit's due have to be sorted.
+        # Only rows up to the limit's due have to be sorted.
         bound = np.partition(table.due_ms[rows], limit - 1)[limit - 1]
         rows = rows[table.due_ms[rows] <= bound]
     return rows[np.lexsort((table.seq[rows], table.due_ms[rows]))][:limit]
@@ -87,21 +87,21 @@ def _fits(machine: Machine, wanted: Wanted, part: slice) -> np.ndarray:
 
 
 def listed(numbers: list[int], size: int) -> np.ndarray:
-    """Return for each number below ``size`` whether it is one of some."""
+    """Return for each number below ``size`` whether it is listed."""
     found = np.zeros(max(size, 1), dtype=bool)
     found[numbers] = True
     return found
 
 
 def listed_topics(machine: Machine, names: Sequence[str]) -> np.ndarray:
-    """Return for the number of each topic whether it is one of some."""
+    """Return for the number of each topic whether its name is listed."""
     return listed(machine.topics.found(names), len(machine.topics.names))
 
 
 def paged(
     table: Table, topic: int, state: State, cursor: Cursor | None, limit: int, limits: Limits
 ) -> tuple[Rows, Cursor | None]:
-    """Return the rows of a page in order of due, and where the next begins if there is one."""
+    """Return the rows of a page in order of due, and the start of the next page, if any."""
     rows = ordered(table, topic, state, cursor, limit + 1, limits.scanned_rows)
     return cut_page(table, rows, None, limit, limits)
 
@@ -109,7 +109,7 @@ def paged(
 def cut_page(
     table: Table, rows: Rows, cursor: Cursor | None, limit: int, limits: Limits
 ) -> tuple[Rows, Cursor | None]:
-    """Return the first of rows in order of due, behind a cursor, and where the next page begins."""
+    """Return the first rows behind a cursor in order of due, and the start of the next page."""
     if cursor is not None:
         rows = rows[_is_behind(table, rows, cursor)]
     count = min(limit, within(table.size_bytes[rows], limits.answer_bytes))

@@ -1,11 +1,11 @@
-"""When answers leave: the texts for it that callers give, in milliseconds."""
+"""When answers are sent: the texts of the option, in milliseconds."""
 
 import re
 
 from dwell.errors import InvalidSettings
 
 _SYNCS = {"always": 0, "never": None}
-# Bounded, as Python does not read numbers of thousands of digits.
+# Bounded, because Python does not parse numbers of thousands of digits.
 _MILLISECONDS = re.compile(r"[0-9]{1,5}")
 
 

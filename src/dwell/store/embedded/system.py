@@ -1,4 +1,4 @@
-"""The operating system's calls (open, write, fsync ...), each once, so that a test can be it."""
+"""The operating system's calls (open, write, fsync ...), one method each, for tests to replace."""
 
 import contextlib
 import errno
@@ -19,15 +19,15 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _locked: set[int] = set()
 
-#: How much of a file leaves the page cache in one call.
+#: How many bytes of a file leave the page cache in one call.
 _STEP_BYTES = 8 * 1024 * 1024
 
 
 def _leave_locks() -> None:
-    """Let go of the locks in a process that was just forked: they are its parent's.
+    """Close the copies of locks in a process that was just forked: its parent owns them.
 
-    A lock is held until the last copy of its descriptor is closed. The numbers stay taken, so that
-    whoever closes them later closes nothing else.
+    A lock is held until the last copy of its descriptor is closed. The numbers stay in use, so that
+    a later close of them closes nothing else.
     """
     nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for fd in _locked:
@@ -52,16 +52,16 @@ def _leave_the_cache(name: Path | str, folder_fd: int | None) -> None:
 
 
 class System:
-    """The calls of the operating system; those on files may raise OSError.
+    """The calls of the operating system; calls on files may raise OSError.
 
-    Paths are absolute. Those in a folder that is held (:meth:`hold`) go by its descriptor.
+    Paths are absolute. Paths in a held folder (:meth:`hold`) are resolved by its descriptor.
     """
 
     def __init__(self) -> None:
         self._held: dict[Path, int] = {}
 
     def _at(self, path: Path) -> tuple[Path | str, int | None]:
-        """Return a path as openat(2) takes it: a name, and the folder that it is relative to."""
+        """Return a path as openat(2) takes it: a name, and the folder it is relative to."""
         if path in self._held:
             return ".", self._held[path]
         fd = self._held.get(path.parent)
@@ -70,11 +70,11 @@ class System:
     # --- beside files ---------------------------------------------------------------------------
 
     def gathering(self, work: Work[T], name: str) -> Gathering[T]:
-        """Return a thread that works off what it is given."""
+        """Return a thread that processes items."""
         return Gathering(work, name)
 
     def random_bits(self, count: int) -> int:
-        """Return a number that nobody can guess."""
+        """Return an unpredictable random number."""
         return secrets.randbits(count)
 
     def process_number(self) -> int:
@@ -84,12 +84,12 @@ class System:
     # --- files ----------------------------------------------------------------------------------
 
     def open(self, path: Path, flags: int) -> int:
-        """Open a file or a folder, or make a file that is its owner's alone."""
+        """Open a file or a folder, or create a file that only its owner can use."""
         name, folder_fd = self._at(path)
         return os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=folder_fd)
 
     def hold(self, folder: Path, fd: int) -> None:
-        """Use an open folder for all paths in it, whatever its name stands for later."""
+        """Use an open folder for all paths in it, even if its name changes."""
         self._held[folder] = fd
 
     def let_go(self, folder: Path) -> None:
@@ -97,9 +97,9 @@ class System:
         self._held.pop(folder, None)
 
     def close(self, fd: int) -> None:
-        """Close what was opened."""
+        """Close a descriptor."""
         if fd in _locked:
-            # A process that was forked a moment ago may have a copy, which would go on holding it.
+            # A process forked a moment ago may have a copy, which would keep the lock.
             _locked.discard(fd)
             fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
@@ -114,20 +114,20 @@ class System:
         return os.pread(fd, size_bytes, offset)
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write some of the buffers, one after another, and return how many bytes that were."""
+        """Write some of the buffers, one after another, and return how many bytes were written."""
         return os.pwritev(fd, buffers, offset)
 
     def allocate(self, fd: int, size_bytes: int) -> None:
-        """Take the room of a file, zeros where it holds nothing yet."""
+        """Allocate the space of a file; unwritten parts are zeros."""
         os.posix_fallocate(fd, 0, size_bytes)
 
     def free_bytes(self, folder: Path) -> int:
-        """Return how many bytes of room there are for files of a folder."""
+        """Return how many bytes are free for files of a folder."""
         room = os.statvfs(self._held.get(folder, folder))
         return room.f_bavail * room.f_frsize
 
     def truncate(self, fd: int, size_bytes: int) -> None:
-        """Cut a file off, or let it end later, with zeros."""
+        """Shorten a file, or lengthen it with zeros."""
         os.ftruncate(fd, size_bytes)
 
     def size(self, fd: int) -> int:
@@ -137,7 +137,7 @@ class System:
     def written(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of an open file between two offsets that may hold more than zeros.
 
-        Where a file system does not know which they are, all of it may.
+        On a file system that cannot tell, all of it may.
         """
         while start < end:
             try:
@@ -160,19 +160,19 @@ class System:
         os.fsync(fd)
 
     def map(self, fd: int) -> mmap.mmap:
-        """Map a whole file for reading; what is written later shows in the map."""
+        """Map a whole file for reading; later writes show in the map."""
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file or a folder another name, in place of what had it."""
+        """Rename a file or a folder, replacing an existing one."""
         (old_name, old_fd), (new_name, new_fd) = self._at(old), self._at(new)
         os.rename(old_name, new_name, src_dir_fd=old_fd, dst_dir_fd=new_fd)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; a large one leaves the page cache a part at a time before.
+        """Remove a file; a large one is dropped from the page cache a part at a time first.
 
-        Otherwise one call frees all its pages, for tens of milliseconds in which the kernel lets
-        nothing else run on that processor, and the event loop may be what waits for it.
+        Otherwise one call frees all its pages, for tens of milliseconds during which the kernel
+        runs nothing else on that processor, perhaps not even the event loop.
         """
         name, folder_fd = self._at(path)
         with contextlib.suppress(OSError):
@@ -194,15 +194,15 @@ class System:
         return os.listdir(self._held.get(folder, folder))
 
     def exists(self, path: Path) -> bool:
-        """Tell whether anything has a name."""
+        """Tell whether a path exists."""
         return self._mode(path) != 0
 
     def is_folder(self, path: Path) -> bool:
-        """Tell whether a folder has a name."""
+        """Tell whether a path is a folder."""
         return stat.S_ISDIR(self._mode(path))
 
     def _mode(self, path: Path) -> int:
-        """Return the mode of what has a name, 0 where nothing has it."""
+        """Return the mode of a path, 0 if it does not exist."""
         name, folder_fd = self._at(path)
         try:
             return os.stat(name, dir_fd=folder_fd).st_mode

@@ -22,7 +22,7 @@ owner           4      number of the owner that holds it; means nothing unless L
 id_entry        4      where the caller's id is among the known ids
 ==============  =====  ============================================================================
 
-Rows are given out by the state machine alone, so that a replay gives the same ones.
+Only the state machine allocates rows, so that a replay gives the same rows.
 """
 
 from collections.abc import Iterator
@@ -33,9 +33,9 @@ from dwell.message import I64, U8, U16, U32, U64, Rows, State
 from dwell.store.embedded.pool import Pool
 
 _STATES = len(State)
-#: Up to so many values a list is quicker than NumPy.
+#: Up to this many values a list is quicker than NumPy.
 _FEW = 64
-#: How many rows are added up before others have their turn.
+#: How many rows are summed before other tasks run.
 _AT_ONCE = 500_000
 
 TYPES: dict[str, type[np.generic]] = {
@@ -62,7 +62,7 @@ TYPES: dict[str, type[np.generic]] = {
 class Table(Pool):
     """The rows, and how many messages each topic has in each state.
 
-    The state of a row that is given back must be GONE by then.
+    The state of a row must be GONE before it is freed.
     """
 
     due_ms: I64
@@ -117,7 +117,7 @@ class Table(Pool):
         return counts
 
     def sizes_by_topic(self) -> Iterator[I64]:
-        """Yield how many bytes the messages of each topic have, of some rows after the others."""
+        """Yield how many bytes the messages of each topic have, part of the rows by part."""
         for start in range(0, self.top, _AT_ONCE):
             rows = slice(start, min(start + _AT_ONCE, self.top))
             live = self.state[rows] != State.GONE
@@ -132,7 +132,7 @@ class Table(Pool):
         return begun
 
     def recount(self) -> None:
-        """Count anew, when a snapshot was read."""
+        """Rebuild the counts, after a snapshot was read."""
         counted = self._counted()
         self._counts_of(len(counted))
         self._counts[:] = 0

@@ -1,4 +1,4 @@
-"""Terms: what holds for messages, by themselves or by their topics' settings."""
+"""Terms: the settings of messages, from the message or else from its topic."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from dwell.store.embedded.topics import Topics
 
 
 class Terms:
-    """What the messages of a table say of themselves, and else their topics."""
+    """The settings of a table's messages, or their topics' where a message has none."""
 
     def __init__(self, table: Table, topics: Topics) -> None:
         self._table = table
@@ -32,7 +32,7 @@ class Terms:
     def release_dues(
         self, rows: Rows, now_ms: int, delay_ms: int | I64 | None, *, counted: bool
     ) -> I64:
-        """Return when messages that are released fall due (see the contract)."""
+        """Return when released messages fall due (see the contract)."""
         if delay_ms is None:
             return now_ms + self._retry_delays(rows)
         delays_ms = np.broadcast_to(np.asarray(delay_ms, np.int64), len(rows))
@@ -41,7 +41,7 @@ class Terms:
         return np.where(delays_ms > 0, now_ms + delays_ms, self._table.due_ms[rows])
 
     def will_expire(self, rows: Rows, due_ms: I64, *, counted: bool) -> np.ndarray:
-        """Tell which messages expire before a due, of those that have attempts left if counted."""
+        """Tell which messages expire before a due and, if counted, have attempts left."""
         expires_ms = self._table.expires_ms[rows]
         will: np.ndarray = (expires_ms > 0) & (expires_ms <= due_ms)
         if counted and will.any():
@@ -58,6 +58,6 @@ class Terms:
         return np.array(delays, dtype=np.int64)
 
     def _of_topics(self, column: I64, rows: Rows) -> I64:
-        """Return what holds for the topic of each message."""
+        """Return the setting of each message's topic."""
         values: I64 = column[self._table.topic[rows].astype(np.intp)]
         return values

@@ -14,22 +14,22 @@ I = TypeVar("I", contravariant=True)  # noqa: E741 - an item
 
 
 class Work(Protocol[I]):
-    """What a thread does with what it is given."""
+    """The work of a thread on its items."""
 
     def steps(self, items: Sequence[I], now_s: Callable[[], float], last: bool) -> Iterator[None]:
-        """Work off what has gathered; between two steps others may do something."""
+        """Process the gathered items; between two steps other code may run."""
 
     def patience_s(self, now_s: float) -> float | None:
-        """Return how long to wait for items before a pass is made without any; None for ever."""
+        """Return how long to wait for items before a pass without any; None for no limit."""
 
     def fail(self, error: BaseException) -> None:
-        """Take note of what a pass has raised; no other follows it."""
+        """Record the error of a pass; no other pass follows."""
 
 
 class Gathering(Generic[T]):
-    """A thread that works off what it is given, with one pass for all that came meanwhile.
+    """A thread that processes items, with one pass for all that gathered before it.
 
-    ``put(item)`` gives it something.
+    ``put(item)`` adds an item.
     """
 
     put: Callable[[T], None]
@@ -42,7 +42,7 @@ class Gathering(Generic[T]):
         self._thread.start()
 
     def close(self) -> list[T]:
-        """Make the last pass and end the thread; return what is left after an error."""
+        """Make the last pass and end the thread; return the items left after an error."""
         self._queue.put(None)
         self._thread.join()
         left = []
@@ -74,11 +74,11 @@ class Gathering(Generic[T]):
 async def in_thread(
     function: Callable[[*Ts], T], *args: *Ts, stop: threading.Event | None = None
 ) -> T:
-    """Run a function in a thread; who is cancelled sets ``stop``, and waits for its end.
+    """Run a function in a thread; a cancelled call sets ``stop``, and waits for its end.
 
-    It uses files that the caller closes after that.
+    It uses files that the caller closes afterwards.
     """
-    # A future and not a task: who cancels all tasks cannot end it before the thread does.
+    # A future and not a task: code that cancels all tasks cannot end it before the thread does.
     future = asyncio.get_running_loop().run_in_executor(None, function, *args)
     try:
         return await asyncio.shield(future)

@@ -1,7 +1,7 @@
-"""The timekeeper: what time asks of a store is done before each verb, and at each deadline.
+"""The timekeeper: applies the passing of time before each verb, and at each deadline.
 
-Leases end, messages expire, and what is due becomes ready. The first two are written as records,
-which takes room on the disk; a verb that needs none itself goes on without them on a full one.
+Leases end, messages expire, and due messages become ready. The first two are written as records,
+which take room on the disk; on a full disk, a verb that needs no room runs without them.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.wheel import Wheel
 
-#: More than a record needs beside its rows: its header, an owner, and filling.
+#: More than a record needs in addition to its rows: its header, an owner, and padding.
 RECORD_BYTES = 1024
 
 
@@ -28,36 +28,36 @@ class Timekeeper:
         self._core = core
         self._clock = clock
         self._plan = plan
-        #: When time next asks for something; None when it never does.
+        #: The time of the next change; None when nothing waits for time.
         self.deadline_ms: int | None = 0
         self._latest_ms = 0
         self._ticks = 0
 
     def open(self, now_ms: int) -> None:
-        """Begin with the state that the core has brought back."""
+        """Start with the state that the core has restored."""
         self._machine = self._core.machine
         self.deadline_ms = 0
         self._latest_ms = now_ms
         self._ticks = 0
 
     def begin(self) -> int:
-        """Do what time asks for before a verb, and return the time; raises StoreClosed."""
+        """Apply the passing of time before a verb, and return the time; raises StoreClosed."""
         now_ms = self.enter()
         if self.deadline_ms is not None and self.deadline_ms <= now_ms:
             self.tick(now_ms)
         return now_ms
 
     def look(self) -> int:
-        """Do the same before a verb that needs no room, as far as there is room for it."""
+        """Do the same before a verb that needs no room, as far as room allows."""
         with contextlib.suppress(DiskFull):
             return self.begin()
         return self._clock.now_ms()
 
     def begin_held(self) -> int:
-        """Do the same before a verb by receipt, for which it does not matter what became ready."""
+        """Do the same before a verb by receipt, which does not depend on what became ready."""
         now_ms = self.enter()
         if self._machine.ends_before(now_ms):
-            # An end that there is no room to write has not happened, and hinders no ack.
+            # An end that could not be written has not happened, and blocks no ack.
             with contextlib.suppress(DiskFull):
                 self.tick(now_ms)
         return now_ms
@@ -72,16 +72,16 @@ class Timekeeper:
 
     def _note_time(self, now_ms: int) -> None:
         if now_ms < self._latest_ms:
-            # The clock has jumped back: what was due is not due now.
+            # The clock has jumped back: messages that were due are not due now.
             self._machine.unready(now_ms)
             self.deadline_ms = self._machine.next_deadline_ms()
             self._plan()
         self._latest_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """Do what time asks for, or a part of it where that is much.
+        """Apply the passing of time, or only a part of it if that is much.
 
-        The deadline is over then. Raises DiskFull when there was no room to write all of it.
+        This passes the deadline. Raises DiskFull when there was no room to write all of it.
         """
         machine = self._machine
         self._note_time(now_ms)
@@ -106,7 +106,7 @@ class Timekeeper:
             raise full
 
     def _run_out(self, wheel: Wheel, kind: RecordKind, error: str | None, now_ms: int) -> None:
-        """Write what a wheel says has ended by now, in as many records as that takes."""
+        """Write everything in a wheel that has ended by now, in as many records as needed."""
         rows = wheel.pop(now_ms, self._core.limits.timed_rows)
         if rows is None:
             return
@@ -118,21 +118,21 @@ class Timekeeper:
                 self.write(Record(kind, now_ms, {"rows": left[:most]}, Meta(error=error)))
                 left = left[most:]
         except BaseException:
-            # What is not written has not happened, and has to be met again: at its own time, as
-            # the clock may be wrong now and be set right before there is room.
+            # An unwritten end has not happened, and must come again: at its own time, because the
+            # clock may be wrong now and be corrected before there is room.
             wheel.put_back(left)
             raise
 
     def write(self, record: Record) -> None:
-        """Append a record and do what it says; raises DiskFull or StoreFailed before either."""
+        """Append a record and apply it; raises DiskFull or StoreFailed before either."""
         self._core.write(record)
         self._look_ahead()
 
     def note_short(self, topics: Iterable[str], now_ms: int, *, wakes: bool = False) -> None:
-        """Note which topics have more than their rates allow, and when takers come for that.
+        """Note which topics have more than their rates allow, and when takers come for it.
 
-        With ``wakes`` they come at once for what is allowed, as after a take: that may be more
-        than when its taker was woken, and nobody was woken for the rest.
+        With ``wakes`` they come at once for what is allowed, as after a take: the allowance may
+        have grown since its taker was woken, and no taker was woken for the rest.
         """
         machine = self._machine
         if machine.admission.is_used:
@@ -144,7 +144,7 @@ class Timekeeper:
             self._look_ahead()
 
     def _look_ahead(self) -> None:
-        """Plan for the next deadline, if it has come nearer."""
+        """Schedule the next deadline, if it has come nearer."""
         deadline_ms = self._machine.next_deadline_ms()
         if deadline_ms is not None and (self.deadline_ms is None or deadline_ms < self.deadline_ms):
             self.deadline_ms = deadline_ms

@@ -1,4 +1,4 @@
-"""The topics: their numbers, their settings in columns, and what of each can be taken."""
+"""The topics: their numbers, their settings in columns, and their messages that can be taken."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.runs import Chunk, Later, Runs
 
 _DEFAULTS = TopicSettings()
-#: How many different settings are known, of which topics share one object each.
+#: How many different settings are shared, one object for all topics with the same settings.
 _MOST_SHARED = 1000
 
 
 class Topics:
-    """The topics in use, by number; those that are empty and have no settings are forgotten.
+    """The topics in use, by number; empty topics without settings are dropped.
 
-    The number of one that was forgotten is given out again once no event needs its name.
+    The number of a dropped topic is reused once no event needs its name.
     """
 
     def __init__(self, limits: Limits = LIMITS) -> None:
@@ -40,11 +40,11 @@ class Topics:
         return self._numbers.get(name)
 
     def found(self, names: Iterable[str]) -> list[int]:
-        """Return the numbers of those topics that were ever used."""
+        """Return the numbers of the topics, out of some, that were ever used."""
         return [self._numbers[name] for name in names if name in self._numbers]
 
     def number(self, name: str) -> int:
-        """Return the number of a topic, which is made if it is new."""
+        """Return the number of a topic, making the topic if it is new."""
         number = self._numbers.get(name)
         if number is None:
             number = self._reusable.pop() if self._reusable else self._new_number()
@@ -65,14 +65,14 @@ class Topics:
         return self._numbers
 
     def listed(self) -> list[tuple[str, TopicSettings]]:
-        """Return name and settings by number; the name is empty where a topic was forgotten."""
+        """Return name and settings by number; the name of a dropped topic is empty."""
         found = [("", _DEFAULTS)] * len(self.names)
         for name, number in self._numbers.items():
             found[number] = name, self._settings[number]
         return found
 
     def restore(self, listed: list[tuple[str, TopicSettings]]) -> None:
-        """Have the topics that :meth:`listed` returned."""
+        """Restore the topics that :meth:`listed` returned."""
         for name, settings in listed:
             number = self._new_number()
             self._reusable.append(number)
@@ -80,18 +80,18 @@ class Topics:
                 self.configure(name, settings)
 
     def settings(self, name: str) -> TopicSettings:
-        """Return what holds for a topic."""
+        """Return the settings of a topic."""
         number = self._numbers.get(name)
         return _DEFAULTS if number is None else self._settings[number]
 
     def settings_of(self, number: int) -> TopicSettings:
-        """Return what holds for the topic of a number."""
+        """Return the settings of a topic by its number."""
         return self._settings[number]
 
     def configure(self, name: str, settings: TopicSettings) -> int:
-        """Set what holds for a topic, and return its number."""
+        """Set the settings of a topic, and return its number."""
         number = self.number(name)
-        # Most topics that have settings have the same ones, and those have lists of numbers.
+        # Most topics that have settings share the same, and such settings contain lists of numbers.
         if len(self._shared) >= _MOST_SHARED:
             self._shared.clear()
         self._settings[number] = self._shared.setdefault(settings, settings)
@@ -100,13 +100,13 @@ class Topics:
 
     @property
     def are_many(self) -> bool:
-        """Whether it is time to look for topics that can be forgotten."""
+        """Whether it is time to look for topics to drop."""
         return len(self._numbers) > self._most_names or bool(self._forgotten)
 
     def forget_idle(self, pending: I64, written: int, following: int) -> None:
-        """Forget topics without settings or messages, given how many each has.
+        """Drop topics without settings or messages, given how many each has.
 
-        Events are written up to one position, and the next has the other.
+        Events up to position ``written`` are written; the next event has ``following``.
         """
         while self._forgotten and self._forgotten[0][0] <= written:
             self._reusable.append(self._forgotten.popleft()[1])
@@ -120,7 +120,7 @@ class Topics:
         self._most_names = 2 * len(self._numbers) + self._limits.idle_names
 
     def forget_ready(self) -> None:
-        """Forget what can be taken, before it is worked out anew."""
+        """Drop all ready runs, before they are rebuilt."""
         self._later = Later()
         self._ready = {}
 
@@ -135,14 +135,14 @@ class Topics:
         return runs
 
     def empty_runs(self, number: int) -> None:
-        """Forget which messages of a topic can be taken."""
+        """Drop the ready run of a topic."""
         self._later.pop(number)
         self._ready.pop(number, None)
 
     def ready_later(self, numbers: U32, chunk: Chunk, starts: I64, ends: I64) -> None:
-        """Note parts of a chunk that can be taken, to be sorted in when they are asked for.
+        """Keep parts of a chunk that can be taken, to be sorted in when they are asked for.
 
-        When messages of very many topics fall due at once, there is no time for more.
+        When messages of very many topics fall due at once, sorting them all would take too long.
         """
         for number in self._later.known(numbers.tolist()):
             self.runs(number)

@@ -1,7 +1,8 @@
-"""Versions: a number for what a row says of its message, another one after any change.
+"""Versions: a number for the row of a message, a different one after any change.
 
-``takes`` is new with each take, put and replacement, so it stands for the body, the error, and all
-that only these change. The rest is mixed in; two versions are equal by chance once in 2**64.
+``takes`` is new with each take, put and replacement, so it covers the body, the error, and
+everything else that only these change. The rest is mixed in; two versions are equal by chance once
+in 2**64.
 """
 
 import numpy as np

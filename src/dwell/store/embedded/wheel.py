@@ -1,16 +1,15 @@
-"""The wheel: rows by the minute in which something happens to them, brought near lazily.
+"""The wheel: rows by the minute of their next change, loaded lazily.
 
-Adding is O(1): rows are set down unsorted and dealt out to slots of a minute many at a time. When
-the clock comes to a slot it is sorted once into a *run*; what is added for a minute that has
-already been loaded becomes a small run of its own, and small runs are merged. The idea of slots
-that are loaded as they come near is that of hierarchical timing wheels (Varghese and Lauck,
-"Hashed and Hierarchical Timing Wheels", 1987); sorting only the near slot replaces the finer
-wheels.
+Adding is O(1): rows are appended unsorted and distributed to slots of a minute many at a time. When
+the clock comes to a slot it is sorted once into a *run*; rows added to a minute that is already
+loaded become a small run of their own, and small runs are merged. The idea of loading slots as they
+come near is taken from hierarchical timing wheels (Varghese and Lauck, "Hashed and Hierarchical
+Timing Wheels", 1987); sorting only the near slot replaces the finer wheels.
 
-An entry is only a row number, 4 bytes. Whether it still means anything is the table's to say:
-``current(rows)`` returns the time at which something happens to each row now, 0 for never. So
-nothing has to be taken out when a message is cancelled or moved, and when too many entries mean
-nothing the wheel is swept.
+An entry is only a row number, 4 bytes. The table decides whether it is still valid:
+``current(rows)`` returns the time of the next change of each row, 0 for never. So nothing has to be
+removed when a message is cancelled or moved, and when too many entries are outdated the wheel is
+swept.
 """
 
 from array import array
@@ -28,7 +27,7 @@ _NEVER = 2**62 // SLOT_MS * SLOT_MS
 
 
 class Wheel:
-    """Rows by time; a row may be added again and again, and counts for its current time only."""
+    """Rows by time; a row may be added repeatedly, and only its current time counts."""
 
     def __init__(self, current: Callable[[Rows], I64], limits: Limits = LIMITS) -> None:
         self._current = current
@@ -39,7 +38,7 @@ class Wheel:
         self._undealt_first_ms = _NEVER
         self._slots: dict[int, array[int]] = {}
         self._first_slot = _NEVER
-        # What has come near, and is not sorted yet.
+        # Near rows that are not sorted yet.
         self._coming: deque[U32] = deque()
         self._load_at_once = limits.loaded_rows
         self._runs: list[tuple[I64, U32]] = []
@@ -47,7 +46,7 @@ class Wheel:
         self._entries = 0
 
     def add(self, rows: Rows, at_ms: I64) -> None:
-        """Let ``pop`` return each row once its time has come."""
+        """Add rows, each to be returned by ``pop`` once its time has come."""
         if not len(rows):
             return
         first_ms = int(at_ms.min())
@@ -65,9 +64,9 @@ class Wheel:
             self._deal()
 
     def pop(self, now_ms: int, most: int) -> Rows | None:
-        """Remove and return distinct rows whose time has come; None when there are none.
+        """Remove and return distinct rows whose time has come; None without any.
 
-        They are the earliest, ``most`` at most; :meth:`next_ms` tells whether there are more.
+        They are the earliest, ``most`` at most; :meth:`next_ms` tells whether more are left.
         """
         self._load(now_ms)
         counts = [int(np.searchsorted(at_ms, now_ms, side="right")) for at_ms, _ in self._runs]
@@ -88,7 +87,7 @@ class Wheel:
         return found[(at_ms > 0) & (at_ms <= now_ms)]
 
     def _earliest(self, counts: list[int], most: int) -> list[int]:
-        """Return how many of the first rows of each run are among the earliest ones."""
+        """Return how many of the first rows of each run are among the earliest rows."""
         heads = [at_ms[: min(n, most)] for (at_ms, _), n in zip(self._runs, counts, strict=True)]
         last_ms = np.partition(np.concatenate(heads), most - 1)[most - 1]
         earlier = [int(np.searchsorted(head, last_ms)) for head in heads]
@@ -100,11 +99,11 @@ class Wheel:
         return found
 
     def put_back(self, rows: Rows) -> None:
-        """Let ``pop`` return rows again that it has returned."""
+        """Put back rows that ``pop`` has returned, to be returned again."""
         self.add(rows, self._current(rows))
 
     def next_ms(self) -> int | None:
-        """Return a time at or before the next one at which ``pop`` returns something."""
+        """Return a lower bound for the next time when ``pop`` returns something."""
         if self._coming:
             return 0
         first_ms = min(self._first_slot * SLOT_MS, self._undealt_first_ms // SLOT_MS * SLOT_MS)
@@ -113,18 +112,18 @@ class Wheel:
         return first_ms if first_ms < _NEVER else None
 
     def sweep(self, live: int) -> None:
-        """Throw away entries that mean nothing, when all but ``live`` do and they are many."""
+        """Drop outdated entries, if they are many; ``live`` entries are valid."""
         if self._entries <= 2 * live + self._spare_entries:
             return
         everything, loaded_until_ms = self.rows(), self._loaded_until_ms
         self.clear()
-        # What is near stays near: a deadline that is over already would be no deadline.
+        # Near rows stay loaded: a deadline in the past would not be a deadline.
         self._loaded_until_ms = loaded_until_ms
         at_ms = self._current(everything)
         self.add(everything[at_ms > 0], at_ms[at_ms > 0])
 
     def rows(self) -> Rows:
-        """Return the distinct rows that have an entry, whether it means anything or not."""
+        """Return the distinct rows that have an entry, outdated or not."""
         rows = [run[1] for run in self._runs]
         rows += self._coming
         parts = (self._undealt, *self._slots.values())
@@ -132,7 +131,7 @@ class Wheel:
         return distinct(np.concatenate(rows)).astype(np.intp) if rows else np.zeros(0, np.intp)
 
     def clear(self) -> None:
-        """Forget every entry."""
+        """Drop every entry."""
         self._undealt, self._undealt_first_ms = array("I"), _NEVER
         self._slots, self._first_slot, self._runs = {}, _NEVER, []
         self._coming.clear()
@@ -157,11 +156,11 @@ class Wheel:
         )
 
     def _deal(self) -> None:
-        """Put the undealt rows into the slots of their minutes."""
+        """Move the unsorted rows into the slots of their minutes."""
         rows: U32 = np.frombuffer(self._undealt, dtype=np.uint32)
         self._undealt, self._undealt_first_ms = array("I"), _NEVER
         at_ms = self._current(rows.astype(np.intp))
-        # What is nearer by now was added again when it was moved.
+        # A row that is nearer by now was added again when it was moved.
         live = at_ms >= max(self._loaded_until_ms, 1)
         self._entries -= len(rows) - int(np.count_nonzero(live))
         slots, rows = at_ms[live] // SLOT_MS, rows[live]
@@ -181,7 +180,7 @@ class Wheel:
         self._first_slot = min(self._slots, default=_NEVER)
 
     def _load(self, now_ms: int) -> None:
-        """Bring every slot that has begun near, and sort a part of it into a run."""
+        """Load every slot whose minute has started, and sort a part of it into a run."""
         until_ms = (now_ms // SLOT_MS + 1) * SLOT_MS
         if until_ms > self._loaded_until_ms:
             if self._undealt_first_ms < until_ms:
@@ -208,6 +207,6 @@ class Wheel:
 
 
 def _short(slots: I64) -> np.ndarray:
-    """Return the slots as 16-bit numbers if they are near each other: those sort in linear time."""
+    """Return near slots as 16-bit numbers, which sort in linear time; others unchanged."""
     first, last = int(slots.min()), int(slots.max())
     return (slots - first).astype(np.uint16) if last - first < 65_536 else slots

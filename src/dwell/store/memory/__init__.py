@@ -1,4 +1,4 @@
-"""The store in memory: what a test needs, and the plainest way to keep the contract."""
+"""The store in memory: for tests, and the simplest implementation of the contract."""
 
 from dwell.store.memory.store import MemoryStore
 

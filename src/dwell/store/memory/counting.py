@@ -1,4 +1,4 @@
-"""Counting the rows of the store in memory: by due, by how long they wait, and by who has them."""
+"""Counting the rows of the store in memory: by due, by waiting time, and by owner."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from dwell.store.holding import most_held
 from dwell.store.memory.log import EventLog
 from dwell.store.memory.rows import Row, Topic
 
-#: How many rows are looked at before others have their turn.
+#: How many rows are counted before other tasks run.
 _AT_ONCE = 20_000
 
 
 class Counting(Store):
-    """The verbs that count what the topics of a store in memory hold."""
+    """The verbs that count the messages of a store in memory."""
 
     counts_bytes = True
     topics: dict[str, Topic]
@@ -27,7 +27,7 @@ class Counting(Store):
     _log: EventLog
 
     def _enter(self) -> int:
-        """Do what time asks for."""
+        """Apply the passing of time."""
         raise NotImplementedError
 
     async def stats(self) -> Stats:
@@ -47,7 +47,7 @@ class Counting(Store):
         return sizes
 
     async def count_urgent(self, topic: str, priority: int) -> int:
-        """Return how many ready messages of a topic come before those of a priority."""
+        """Return how many ready messages of a topic precede the given priority."""
         self._enter()
         known = self.topics.get(topic)
         return 0 if known is None else known.urgent(priority)
@@ -65,7 +65,7 @@ class Counting(Store):
         return counts
 
     async def oldest_ready(self) -> dict[str, int]:
-        """Return since when the longest waiting has been due, by topic."""
+        """Return the due of the message that has waited longest, by topic."""
         self._enter()
         waiting = {name: topic for name, topic in self.topics.items() if topic.counts[State.READY]}
         return {
@@ -73,7 +73,7 @@ class Counting(Store):
         }
 
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
-        """Return who has messages under lease."""
+        """Return the owners with messages under lease."""
         self._enter()
         leases = ((row.owner, row.topic.name, 1, row.until_ms) for row in self._taken.values())
         return most_held(leases, limit, prefixes)

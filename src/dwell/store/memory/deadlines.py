@@ -1,4 +1,4 @@
-"""When time itself next moves which message, the nearest first."""
+"""Deadlines: the times of the rows' next changes, the nearest first."""
 
 import heapq
 
@@ -6,13 +6,13 @@ from dwell.store.memory.rows import SLACK, Row
 
 
 class Deadlines:
-    """A heap of deadlines; one whose row has moved since means nothing any more."""
+    """A heap of deadlines; an entry whose row has moved since is outdated."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, int, Row]] = []
 
     def push(self, deadline_ms: int, row: Row, most: int) -> bool:
-        """Note when a row moves, one of ``most``; tell whether it is the next to do so."""
+        """Note when a row changes, one of ``most`` rows; tell whether it is the next to change."""
         heapq.heappush(self.entries, (deadline_ms, row.serial, row))
         is_next = self.entries[0][2] is row
         if len(self.entries) > 2 * most + SLACK:

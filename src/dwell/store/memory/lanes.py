@@ -1,4 +1,4 @@
-"""Lanes: of which message of a key it is the turn, in topics that are ordered or fair."""
+"""Lanes: which message of a key may be taken next, in topics that are ordered or fair."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -7,15 +7,15 @@ from typing import Generic, Protocol, TypeVar
 from dwell.message import State, TopicSettings
 from dwell.store.fairness import FairTurns
 
-#: How many parked entries that mean nothing any more may be kept.
+#: How many outdated parked entries may be kept.
 _SPARE = 64
 
 
 class Message(Protocol):
-    """What lanes ask of a row, and what they note at it.
+    """The fields of a row that lanes read or set.
 
-    ``place`` is the number of the entry that holds for it, 0 while it is not ready; ``turn`` is -1
-    while it has none.
+    ``place`` is the number of its valid entry, 0 while it is not ready; ``turn`` is -1 without a
+    turn.
     """
 
     state: State
@@ -24,21 +24,21 @@ class Message(Protocol):
 
     @property
     def key(self) -> str | None:
-        """The key that it was put with."""
+        """The key of its put."""
 
     @property
     def is_begun(self) -> bool:
         """Whether it was taken, and is not done."""
 
     def order(self) -> tuple[int, int, int]:
-        """Return what the messages of a topic are taken by."""
+        """Return the sort key of a topic's messages."""
 
 
 R = TypeVar("R", bound=Message)
 
 
 class Lane(Generic[R]):
-    """One key: what was taken of it and is not done, who stands, and who is parked behind."""
+    """One key: its messages that were taken and are not done, its front, and its parked rows."""
 
     __slots__ = ("begun", "is_held", "key", "parked", "standing")
 
@@ -51,21 +51,21 @@ class Lane(Generic[R]):
         self.parked: list[tuple[int, int, int, int, int, R]] = []
 
     def may_stand(self, row: R) -> bool:
-        """Tell whether nothing that was taken holds a row back."""
+        """Tell whether no taken message holds a row back."""
         if not self.begun:
             return True
         if any(begun.state is State.LEASED for begun in self.begun):
             return False
-        # Several wait for their retry that were taken before the topic was ordered.
+        # Several wait for a retry, because they were taken before the topic was ordered.
         return row is min(self.begun, key=lambda begun: begun.order())
 
 
 class Lanes(Generic[R]):
-    """The keys of a topic, of each of which one ready message stands among what may be taken.
+    """The keys of a topic; one ready message of each key may be taken.
 
-    The others are parked until it is gone. In an ordered topic nobody stands either while one of
-    the key was taken and is not done; messages without a key have no lane there, but for their
-    turns if it is fair too.
+    The others are parked until it is gone. In an ordered topic no message of a key may be taken
+    either while one was taken and is not done; messages without a key have no lane there, except
+    for their turns if it is fair too.
     """
 
     def __init__(self, settings: TopicSettings, rows: Iterable[R], numbers: Iterator[int]) -> None:
@@ -74,7 +74,7 @@ class Lanes(Generic[R]):
         self._numbers = numbers
         self._lanes: dict[str | None, Lane[R]] = {}
         self._waiting = self._entries = 0
-        #: How many ready messages nobody may take.
+        #: How many ready messages cannot be taken.
         self.parked = 0
         for row in rows:
             if row.is_begun and (lane := self._lane(row.key)) is not None and lane.is_held:
@@ -109,7 +109,7 @@ class Lanes(Generic[R]):
             row.turn = -1
 
     def behind(self, row: R, limit: int) -> list[R]:
-        """Return those that may be taken right behind one that stands, in their order."""
+        """Return the messages that may be taken right behind a front, in order."""
         lane = self._lanes.get(row.key)
         if lane is None or lane.is_held:
             return []
@@ -117,7 +117,7 @@ class Lanes(Generic[R]):
         return [entry[-1] for entry in heapq.nsmallest(limit, good)]
 
     def entries(self) -> Iterator[R]:
-        """Yield what is parked."""
+        """Yield the parked rows."""
         for lane in self._lanes.values():
             yield from (row for *_, place, row in lane.parked if row.place == place)
 
@@ -126,7 +126,7 @@ class Lanes(Generic[R]):
     def follow(self, row: R) -> tuple[bool, R | None]:
         """Note that a row has moved.
 
-        Return whether its key was opened for another, and who stands now that did not before.
+        Return whether its key was opened for another, and the new front, if there is one.
         """
         lane = self._lane(row.key)
         if lane is None:
@@ -141,13 +141,13 @@ class Lanes(Generic[R]):
             self._park(lane, row)
         following = self._settle(lane, turn)
         if lane.standing is None and not lane.begun:
-            # What is left of it means nothing any more.
+            # The remaining entries of the lane are outdated.
             self._entries -= len(lane.parked)
             del self._lanes[lane.key]
         return lane.is_held and following not in (None, row), following
 
     def _leave(self, lane: Lane[R], row: R) -> int:
-        """Let a row that moves be neither parked nor stand; return the turn that it left free."""
+        """Remove a moving row from its lane, parked or front; return the turn that it freed."""
         if not row.place:
             return -1
         row.place = 0
@@ -161,7 +161,7 @@ class Lanes(Generic[R]):
         return turn
 
     def _settle(self, lane: Lane[R], turn: int) -> R | None:
-        """Let the first of a lane stand, in a turn if that is free; return it if it did not."""
+        """Make the first of a lane its front, in a turn if one is free; return it if it was not."""
         best = self._first(lane)
         if best is not lane.standing:
             if lane.standing is not None:
@@ -169,7 +169,7 @@ class Lanes(Generic[R]):
                 self._park(lane, lane.standing)
             lane.standing = best
             if best is not None:
-                # It is the first of those that are parked.
+                # It is the first of the parked entries.
                 heapq.heappop(lane.parked)
                 self._entries -= 1
                 self._count(lane, -1)
@@ -181,7 +181,7 @@ class Lanes(Generic[R]):
         return best
 
     def _first(self, lane: Lane[R]) -> R | None:
-        """Return who is to stand for a lane."""
+        """Return the row that is to be the front of a lane."""
         parked, best = lane.parked, lane.standing
         while parked and parked[0][-1].place != parked[0][-2]:
             heapq.heappop(parked)
@@ -204,7 +204,7 @@ class Lanes(Generic[R]):
             self._throw_away()
 
     def _entry(self, lane: Lane[R], row: R) -> tuple[int, int, int, int, int, R]:
-        """Return where a row comes in its lane: what was begun first, or as they became ready."""
+        """Return the sort key of a row in its lane: taken rows first, or by time of readiness."""
         if lane.is_held:
             return (not row.is_begun, *row.order(), row.place, row)
         return 0, 0, 0, 0, row.place, row
@@ -214,7 +214,7 @@ class Lanes(Generic[R]):
         self.parked += more * lane.is_held
 
     def _throw_away(self) -> None:
-        """Forget the entries of rows that have moved since, which keep their bodies."""
+        """Drop the entries of rows that have moved since, because they keep bodies in memory."""
         for lane in self._lanes.values():
             lane.parked = [entry for entry in lane.parked if entry[-1].place == entry[-2]]
             heapq.heapify(lane.parked)

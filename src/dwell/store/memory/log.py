@@ -8,7 +8,7 @@ from dwell.store.memory.rows import SLACK, Row
 
 
 class EventLog:
-    """What happened; ``most`` is how many of the latest events can be read."""
+    """The events; ``most`` is how many of the latest can be read."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -28,7 +28,7 @@ class EventLog:
             self._dropped += surplus
 
     def page(self, position: int, limit: int, history: str) -> EventPage:
-        """Return events from a position on; all of them are of one history."""
+        """Return events from a position on; all of them have the same history."""
         end = self._dropped + len(self._events)
         first = end - min(len(self._events), self._most)
         start = max(position, first)

@@ -1,4 +1,4 @@
-"""Looking at what the store in memory holds, without a change to it."""
+"""Reading the messages of the store in memory, without a change to it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,7 +16,7 @@ from dwell.store.memory.sweeping import paged, swept
 
 
 class Reading(Counting):
-    """The verbs that only look."""
+    """The verbs that only read."""
 
     _numbered: Mapping[int, Row]
     _first: int
@@ -29,13 +29,13 @@ class Reading(Counting):
         return self._batch(fitting(rows), receipts=False)
 
     async def held(self, owner: str) -> Batch:
-        """Return again what an owner holds."""
+        """Return again the messages that an owner holds."""
         self._enter()
         rows = [row for row in self._taken.values() if row.owner == owner]
         return self._batch(sorted(rows, key=by_due), receipts=True)
 
     async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
-        """Return some of what an owner holds, by due."""
+        """Return some of the messages that an owner holds, by due."""
         self._enter()
         after = (-1, 0) if cursor is None else (cursor.due_ms, cursor.arrival)
         held = [row for row in self._taken.values() if row.owner == owner and by_due(row) > after]
@@ -57,13 +57,13 @@ class Reading(Counting):
         return [None if row is None else (row.topic.name, row.id) for row in rows]
 
     async def versions(self, numbers: U64) -> U64:
-        """Return the version of the message of each number, 0 where there is none."""
+        """Return the version of the message of each number, 0 without a message."""
         self._enter()
         rows = [self._numbered.get(number) for number in numbers.tolist()]
         return np.array([0 if row is None else row.serial for row in rows], np.uint64)
 
     async def taken_from(self, receipts: U64) -> list[str | None]:
-        """Return the topic of the message of each receipt, or None where that is no longer good."""
+        """Return the topic of the message of each receipt, None for a stale receipt."""
         self._enter()
         rows = taken_rows(self._taken, receipts, self.number)
         return [None if row is None else row.topic.name for row in rows]
@@ -77,10 +77,10 @@ class Reading(Counting):
         return Page(self._batch(page, receipts=False), more, _versions_of(page))
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
-        """Return messages by place, which is the number of their arrival."""
+        """Return messages by place, which is derived from their arrival."""
         self._enter()
         every = [row for topic in self.topics.values() for row in topic.rows.values()]
-        # A place is how much later a message came than the first of this life.
+        # A place is the distance of a message's arrival from the first of this life.
         first = self._first
         places = max((row.arrival for row in every), default=first - 1) + 1 - first
         page, more = swept(every, wanted, start + first, stop + first, limit)
@@ -95,7 +95,7 @@ class Reading(Counting):
     def _find(
         self, topic: str, ids: Sequence[bytes], versions: U64 | None = None
     ) -> Iterator[Row | None]:
-        """Yield each id's row, if it is leased or in that version; each is looked up in turn."""
+        """Yield each id's row, if it is leased or in that version; looked up one by one."""
         for at, id_ in enumerate(texts_of(ids)):
             known = self.topics.get(topic)
             row = known.rows.get(id_) if known is not None else None

@@ -19,9 +19,9 @@ def receipts_of(rows: list[Row], store_number: int) -> U64:
 
 
 def taken_rows(taken: Mapping[int, Row], receipts: U64, store_number: int) -> Iterator[Row | None]:
-    """Return the row of each receipt, None of a stale one, looked up only when its turn comes.
+    """Return the row of each receipt, None for a stale one, looked up only when needed.
 
-    ``taken`` are the leased rows by take. Raises ForeignReceipt for one of another store.
+    ``taken`` are the leased rows by take. Raises ForeignReceipt for a receipt of another store.
     """
     foreign = receipts[:, 0] >> np.uint64(32) != store_number
     if foreign.any():

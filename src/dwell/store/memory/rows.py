@@ -1,9 +1,8 @@
-"""What the store in memory holds: a row a message, and the rows of each topic.
+"""The data of the store in memory: a row a message, and the rows of each topic.
 
 Heaps delete lazily. A row gets a new ``serial`` whenever it moves, and another ``place`` among the
-ready ones, which makes the entries that were pushed for it before worthless; a heap that holds more
-worthless entries than good ones is built anew, so that timers which are set and cancelled all day
-do not pile up.
+ready rows, which outdates its earlier entries; a heap with more outdated entries than valid entries
+is rebuilt, so that frequent setting and cancelling of timers does not fill it up.
 """
 
 import heapq
@@ -24,16 +23,16 @@ from dwell.message import U64, State, TopicSettings, decode_extra
 from dwell.store.bounds import within
 from dwell.store.memory.lanes import Lanes
 
-#: How many worthless entries a heap may hold before it is looked at.
+#: How many outdated entries a heap may hold before it is checked.
 SLACK = 64
 
-#: Where a ready row stands in a heap: what it is ordered by, its place then, and the row.
+#: The entry of a ready row in a heap: its sort key, its place then, and the row.
 Entry: TypeAlias = "tuple[int, int, int, int, Row]"
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One message and where it is.
+    """One message and its position.
 
     ``until_ms``, ``take`` and ``owner`` count only while it is leased, ``place`` while it is ready.
     """
@@ -60,11 +59,11 @@ class Row:
 
     @property
     def size_bytes(self) -> int:
-        """How much it is in an answer."""
+        """Its size in an answer."""
         return len(self.id) + len(self.extra) + len(self.body)
 
     def is_expired(self, now_ms: int) -> bool:
-        """Tell whether nobody took the message in time."""
+        """Tell whether the message was not taken in time."""
         return 0 < self.expires_ms <= now_ms
 
     def move_to(self, due_ms: int) -> None:
@@ -78,7 +77,7 @@ class Row:
 
     @property
     def key(self) -> str | None:
-        """The key that it was put with."""
+        """The key of its put."""
         return decode_extra(self.extra).key if self.extra else None
 
     @property
@@ -89,19 +88,19 @@ class Row:
         return self.attempt > 0 and self.state in (State.DELAYED, State.READY)
 
     def order(self) -> tuple[int, int, int]:
-        """Return what the messages of a topic are taken by."""
+        """Return the sort key of a topic's messages."""
         return self.priority, self.due_ms, self.arrival
 
     def own_lease_ms(self) -> int:
-        """Return how long a taker has it who asked for nothing else."""
+        """Return the lease for a take without a lease of its own."""
         return self.lease_ms or self.topic.settings.lease_ms
 
     def is_in(self, wanted: Wanted) -> bool:
-        """Tell whether a sweep gives this message."""
+        """Tell whether a sweep returns this message."""
         return wanted.has(self.topic.name, self.state, self.due_ms, self.extra)
 
     def deadline_ms(self) -> int:
-        """Return when time itself moves this row next; 0 when it never does."""
+        """Return the time of this row's next change; 0 for never."""
         if self.state is State.LEASED:
             return self.until_ms
         if self.state is State.DELAYED and not 0 < self.expires_ms < self.due_ms:
@@ -111,7 +110,7 @@ class Row:
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """The messages of a topic; ``counts`` is by state, that of GONE means nothing."""
+    """The messages of a topic; ``counts`` is by state, and its value for GONE is meaningless."""
 
     name: str
     settings: TopicSettings = field(default_factory=TopicSettings)
@@ -145,7 +144,7 @@ class Topic:
         return room
 
     def _check_new(self, ids: Sequence[str]) -> None:
-        """Raise IdExists when an id of a batch is there already, or stands in the batch twice."""
+        """Raise IdExists when an id of a batch exists already, or is repeated in the batch."""
         seen: set[str] = set()
         for id_ in ids:
             if id_ in self.rows or id_ in seen:
@@ -153,7 +152,7 @@ class Topic:
             seen.add(id_)
 
     def configure(self, settings: TopicSettings) -> None:
-        """Set what holds from now on; what is ready stands anew where that matters."""
+        """Set the settings; ready rows are placed again if that matters."""
         of = self.settings
         self.settings = settings
         if (settings.ordered, settings.fair) == (of.ordered, of.fair):
@@ -170,16 +169,16 @@ class Topic:
 
     @property
     def takeable(self) -> int:
-        """How many rows may be taken, as far as their keys go."""
+        """How many rows may be taken, as far as keys allow."""
         return self.counts[State.READY] - (self.lanes.parked if self.lanes else 0)
 
     def follow(self, row: Row, before: State) -> int:
-        """Note that a row has moved; return how many more may be taken by that, beside itself."""
+        """Note that a row has moved; return how many other rows may be taken because of that."""
         more = bool(self.settings.most_leased and before is State.LEASED is not row.state)
         return int(self._place(row) or more)
 
     def _place(self, row: Row) -> bool:
-        """Let a row be taken in its turn, if it is ready; tell whether that lets another be."""
+        """Queue a ready row for its turn; tell whether another row may be taken because of that."""
         if self.lanes is not None:
             is_open, standing = self.lanes.follow(row)
         else:
@@ -196,7 +195,7 @@ class Topic:
         return is_open
 
     def _entries(self) -> Iterator[Entry]:
-        """Yield where the rows stand that a take may come to, in no order."""
+        """Yield the entries of the rows that a take may reach, in no order."""
         return (entry for entry in self.ready if entry[4].place == entry[3])
 
     def ready_rows(self) -> Iterator[Row]:
@@ -206,7 +205,7 @@ class Topic:
             yield from self.lanes.entries()
 
     def first_ready(self, limit: int) -> list[Row]:
-        """Return the rows whose turn comes first, and leave them in their places."""
+        """Return the rows whose turn comes first, without removing them."""
         entries = heapq.nsmallest(limit, self._entries())
         if self.lanes is None or not self.lanes.are_fair:
             return [entry[4] for entry in entries]
@@ -217,16 +216,16 @@ class Topic:
         return [row for *_, row in heapq.nsmallest(limit, found)]
 
     def takeable_of(self, rows: Sequence[Row]) -> list[Row]:
-        """Return those of some ready rows that a take may give by their ids."""
+        """Return the rows that a take by id may give, out of some ready rows."""
         return [row for row in rows if self.lanes is None or self.lanes.may_go(row)]
 
     def spend_turn(self, row: Row, *, by_id: bool) -> None:
-        """Note that a row was taken, which has moved by now."""
+        """Note that a row was taken; the row has moved already."""
         if self.lanes is not None:
             self.lanes.spend_turn(row, by_id=by_id)
 
     def urgent(self, priority: int) -> int:
-        """Return how many ready rows come before those of a priority."""
+        """Return how many ready rows precede the given priority."""
         return sum(row.priority < priority for row in self.ready_rows())
 
     def pop_ready(self) -> Row | None:
@@ -239,7 +238,7 @@ class Topic:
 
 
 def by_due(row: Row) -> tuple[int, int]:
-    """Return what messages of one state are ordered by."""
+    """Return the sort key of messages of one state."""
     return row.due_ms, row.arrival
 
 
@@ -257,12 +256,12 @@ def rows_of(topic: "Topic", ids: list[str], arrivals: list[int], puts: Puts) -> 
 
 
 def fitting(rows: list[Row]) -> list[Row]:
-    """Return the first rows, as many as one answer holds."""
+    """Return the first rows, as many as fit in one answer."""
     return rows[: within(np.array([row.size_bytes for row in rows], np.int64))]
 
 
 def _value(row: Row, column: str) -> int:
-    """Return what a column of a batch holds of a row."""
+    """Return the value of a row for a column of a batch."""
     value: int = row.arrival if column == "numbers" else getattr(row, column)
     return value
 

@@ -1,8 +1,8 @@
 """The store in memory: dicts and heaps of plain Python, gone when the process ends.
 
-It is the reference for what a store means, and the store under the timer that lives inside one
-process, so putting and cancelling cost O(log n). No verb waits for anything: each runs to its end
-before another begins.
+It is the reference for the behaviour of a store, and the store of the timer inside one process, so
+putting and cancelling cost O(log n). No verb waits for anything: each runs to its end before
+another begins.
 """
 
 import heapq
@@ -56,7 +56,7 @@ class MemoryStore(Reading):
         self._clear()
 
     def _draw(self) -> None:
-        """Draw what makes receipts of this life mean nothing in another one."""
+        """Draw random numbers that make receipts of this life invalid in another."""
         self.number = secrets.randbelow(2**31 - 1) + 1
         self.secret = secrets.token_bytes(16)
 
@@ -67,7 +67,7 @@ class MemoryStore(Reading):
         self._deadlines = Deadlines()
         self._allowances: Allowances[str] = Allowances()
         self._memories: list[tuple[int, str, str]] = []
-        # So that ids and numbers of one life name nothing in another.
+        # So ids and numbers of one life name nothing in another.
         self._first = 1 + secrets.randbits(40)
         self._arrivals = itertools.count(self._first)
         self._serials = itertools.count(1)
@@ -83,7 +83,7 @@ class MemoryStore(Reading):
         self._is_open = True
 
     async def close(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         self._is_open = False
         self._clear()
 
@@ -140,7 +140,7 @@ class MemoryStore(Reading):
         owner: str,
         versions: U64 | None = None,
     ) -> Batch:
-        """Lease those of some messages that are ready."""
+        """Lease some messages by id, if they are ready."""
         now_ms = self._enter()
         known = self.topics.get(topic)
         if known is None or known.settings.paused:
@@ -157,7 +157,7 @@ class MemoryStore(Reading):
         return self._batch(rows, receipts=True)
 
     async def ack(self, receipts: U64) -> U8:
-        """Forget messages that are done."""
+        """Delete messages that are done."""
         now_ms = self._enter()
         return self._each_receipt(receipts, lambda row, _: self._ack(row, now_ms))
 
@@ -182,7 +182,7 @@ class MemoryStore(Reading):
         return self._each_receipt(receipts, release)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
-        """Let leases end later, or sooner."""
+        """Move the ends of leases."""
         now_ms = self._enter()
 
         def touch(row: Row, _: int) -> Result:
@@ -223,7 +223,7 @@ class MemoryStore(Reading):
         return results
 
     async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
-        """Forget messages that nobody has taken."""
+        """Delete messages that are not leased."""
         now_ms = self._enter()
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
         for at, row in enumerate(self._find(topic, ids, versions)):
@@ -270,12 +270,12 @@ class MemoryStore(Reading):
         return settings
 
     async def settings(self, topic: str) -> TopicSettings:
-        """Return what holds for a topic."""
+        """Return the settings of a topic."""
         known = self.topics.get(topic)
         return known.settings if known is not None else TopicSettings()
 
     async def tick(self, now_ms: int) -> int | None:
-        """Do what time asks for until now, and return when it next asks for something."""
+        """Apply the passing of time, and return the next deadline."""
         self._check_open()
         self._settle(now_ms)
         times = (self._deadlines.next_ms(), self._allowances.next_ms())
@@ -286,7 +286,7 @@ class MemoryStore(Reading):
             raise StoreClosed("the store in memory is not open")
 
     def _enter(self) -> int:
-        """Bring the state up to now, as every verb must before it looks at anything."""
+        """Apply the passing of time, as every verb must before it reads anything."""
         self._check_open()
         now_ms = self.clock.now_ms()
         self._settle(now_ms)
@@ -309,7 +309,7 @@ class MemoryStore(Reading):
         self._announce()
 
     def _turn_back(self, now_ms: int) -> None:
-        """Let ready messages wait again after the clock jumped back, so that none is early."""
+        """Make ready messages wait again after the clock jumped back, so that none is early."""
         self._allowances.turn_back(now_ms)
         for topic in self.topics.values():
             for row in list(topic.ready_rows()):
@@ -317,7 +317,7 @@ class MemoryStore(Reading):
                     self._wait(row, now_ms)
 
     def _come_due(self, row: Row, now_ms: int) -> None:
-        """Do what a row's deadline asks for; a lease that ended may leave an expired message."""
+        """Apply a row's deadline; a lease that ended may leave an expired message."""
         if row.state is State.LEASED:
             self._end_lease(row)
             if row.is_used_up():
@@ -330,11 +330,11 @@ class MemoryStore(Reading):
         return self._wait(row, now_ms)
 
     def _announce(self) -> None:
-        """Tell the queue what the last change means for its takers and its sleep."""
+        """Report the last change to the queue, for its takers and its sleep."""
         if self._woken:
             woken, self._woken = self._woken, Counter()
             for topic, count in (+woken).items():
-                # A taker that sees that the rate allows nothing does not even ask.
+                # A taker that sees that the rate allows nothing does not ask.
                 self._note_short(self.topics[topic], self._seen_ms)
                 self.wake(topic, count)
         if self._is_nearer:
@@ -344,7 +344,7 @@ class MemoryStore(Reading):
     # --- one row ------------------------------------------------------------------------------
 
     def _move(self, row: Row, state: State) -> None:
-        """Set the state; whatever was planned for the row before no longer holds."""
+        """Set the state; earlier plans for the row no longer hold."""
         counts = row.topic.counts
         counts[row.state] -= 1
         counts[state] += 1
@@ -358,7 +358,7 @@ class MemoryStore(Reading):
             self._woken[row.topic.name] += more
 
     def _wait(self, row: Row, now_ms: int) -> None:
-        """Let a row wait for its due, or for a taker when that has come."""
+        """Make a row wait for its due, or make it ready when the due has come."""
         was_ready = row.state is State.READY
         self._move(row, State.READY if row.due_ms <= now_ms else State.DELAYED)
         is_new = row.state is State.READY and not was_ready
@@ -440,7 +440,7 @@ class MemoryStore(Reading):
         if counted and row.is_used_up():
             self._bury(row, Kind.EXHAUST, now_ms)
             return Result.BURIED
-        # With neither a delay nor the topic's own, which may be 0, the message is as it was.
+        # With neither a delay nor the topic's own, which may be 0, the message is unchanged.
         due_ms = row.due_ms
         if counted or delay_ms != 0:
             retry_ms = retry_delay_ms(row.topic.settings.retry_delays_ms, row.attempt)
@@ -456,21 +456,21 @@ class MemoryStore(Reading):
         return Result.RELEASED
 
     def _allowed(self, topic: Topic, wanted: int, now_ms: int) -> int:
-        """Return how many of the rows that are wanted may be taken."""
+        """Return how many of the wanted rows may be taken."""
         left = self._allowances.left(topic.name, topic.settings, topic.counts[State.LEASED], now_ms)
         return wanted if left is None else min(wanted, left)
 
     def _note_left(self, topic: Topic, now_ms: int) -> None:
-        """Note after a take when takers are to come again for what it left, if there is a rate.
+        """Note after a take when takers should retry for the rest, if there is a rate.
 
-        More may be allowed by now than when this one was woken, and nobody was woken for that.
+        The allowance may have grown since this taker was woken, and no taker was woken for that.
         """
         if topic.settings.rate:
             self._note_short(topic, now_ms)
             self._woken[topic.name] += self.ready(topic.name)
 
     def _note_short(self, topic: Topic, now_ms: int) -> None:
-        """Note when takers are to come again, if more is ready than the rate may allow."""
+        """Note when takers should retry, if more is ready than the rate may allow."""
         settings = topic.settings
         if settings.rate and topic.takeable and not settings.paused:
             self._is_nearer |= self._allowances.come_again(topic.name, settings.rate, now_ms)
@@ -487,7 +487,7 @@ class MemoryStore(Reading):
         return [f"{QUEUE_ID_MARK}{self.number:08x}{arrival:x}" for arrival in arrivals]
 
     def _each_receipt(self, receipts: U64, act: Callable[[Row, int], Result]) -> U8:
-        """Do something to each message whose receipt still holds, at a place; others are stale."""
+        """Apply an action to each message with a valid receipt, and its index; others are stale."""
         results = np.full(len(receipts), Result.STALE, np.uint8)
         for at, row in enumerate(taken_rows(self._taken, receipts, self.number)):
             if row is not None:

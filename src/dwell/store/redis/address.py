@@ -1,4 +1,4 @@
-"""Addresses: what the URL of a store on Redis says."""
+"""Addresses: the parts of the URL of a store on Redis."""
 
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -29,7 +29,7 @@ class Address:
     is_secure: bool
 
     def __str__(self) -> str:
-        """Return it as messages show it, without user and password."""
+        """Return it for messages, without user and password."""
         hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
         return f"redis{'s' if self.is_secure else ''}{self.kind and '+' + self.kind}://{hosts}"
 

@@ -1,8 +1,8 @@
-"""What all instances of a store agree on: it is in the first shard, with a copy in each other.
+"""The agreement of all instances of a store, kept in the first shard and copied to the others.
 
-A shard belongs to the store whose number its ``meta`` has. A shard without a number is new or has
-lost all its data. If another shard still has a number, the store goes on under that; otherwise a
-new store is made, with a number that no receipt from before has.
+A shard belongs to the store whose number is in its ``meta``. A shard without a number is new or has
+lost all its data. If another shard still has a number, the store keeps that number; otherwise a new
+store is made, with a number that no earlier receipt has.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ _log = logging.getLogger(__name__)
 
 FORMAT = 2
 
-#: How many shards are asked at a time which store they belong to.
+#: How many shards are asked at a time for the number of their store.
 _AT_ONCE = 32
-#: How much of the store's time limit the second shard may hold up who opens the store.
+#: The part of the store's time limit that the second shard may delay an open.
 _PATIENCE = 0.1
 
 
 class Config(msgspec.Struct, array_like=True, frozen=True):
-    """What all instances of a store agree on.
+    """The configuration that all instances of a store agree on.
 
-    ``target`` is not 0 while messages move, and ``moves`` is how often they have been moved.
+    ``target`` is not 0 while messages move, and ``moves`` counts the moves.
     """
 
     format: int
@@ -45,7 +45,7 @@ class Agreement:
     def __init__(self, engine: Engine, asked: int, *, is_cluster: bool) -> None:
         self._engine = engine
         self._asked = asked
-        # Elsewhere all shards are lost together.
+        # Outside of a cluster all shards are lost together.
         self._is_cluster = is_cluster
 
     @property
@@ -53,11 +53,11 @@ class Agreement:
         return self._engine.keys(0).store
 
     async def is_made(self) -> bool:
-        """Tell whether a store is there."""
+        """Tell whether a store exists."""
         return await self._engine.ask("GET", self._key) is not None
 
     async def config(self, known: Config | None = None) -> Config:
-        """Return the configuration; make a new store, with as many shards as known, if none is."""
+        """Return the configuration; without one, make a store with the known number of shards."""
         data = await self._engine.ask("GET", self._key)
         if data is None:
             new = await self._newest_copy(known) or self._new(known)
@@ -84,7 +84,7 @@ class Agreement:
         await self._engine.ask("SET", self._key, msgspec.msgpack.encode(config))
 
     async def secret(self, known: bytes = b"") -> bytes:
-        """Return the secret of the store; where it is lost, write what is known, or a new one."""
+        """Return the secret of the store; if it is lost, write the known one, or a new one."""
         key = self._engine.keys(0).secret
         found = await self._engine.ask("GET", key)
         if found is None:
@@ -98,20 +98,20 @@ class Agreement:
         return Config(FORMAT, drawn(), self._asked or (known.shards if known else 1))
 
     def _all(self, known: Config | None) -> range:
-        """Return the shards but the first that the store may have."""
+        """Return the possible shards of the store, without the first."""
         return range(1, known.shards if known else MOST_SHARDS if self._is_cluster else 1)
 
     async def _newer_copy(self, config: Config) -> Config | None:
-        """Return what the second shard follows, when that saw more reshards than the first."""
+        """Return the second shard's copy, if it is of a later reshard than the first shard's."""
         try:
             copy = await self.copy(1, _PATIENCE * self._engine.timeout_s)
         except ServerUnreachable:
-            # It is told when it is called.
+            # The next call of the shard reports the error.
             return None
         return copy if copy and copy.moves > config.moves else None
 
     async def _newest_copy(self, known: Config | None) -> Config | None:
-        """Return the newest of the copies that other shards have, and of those the known one."""
+        """Return the newest copy in the other shards; of equally new copies the known one."""
         found = []
         for some in slices(self._all(known), _AT_ONCE):
             found += await asyncio.gather(*(self.copy(shard) for shard in some))
@@ -119,7 +119,7 @@ class Agreement:
         return max(copies, key=lambda copy: (copy.moves, copy == known), default=None)
 
     async def copy(self, shard: int, patience_s: float | None = None) -> Config | None:
-        """Return the configuration that a shard follows; None if it is new or has lost all."""
+        """Return the configuration in a shard; None if it is new or has lost everything."""
         key = self._engine.keys(shard).meta
         data = await self._engine.ask("HGET", key, "config", patience_s=patience_s)
         return _config(data, key) if data else None
@@ -136,5 +136,5 @@ def _config(data: bytes, key: str) -> Config:
 
 
 def drawn() -> int:
-    """Return a number for a store, which no other has."""
+    """Return a random number for a new store."""
     return secrets.randbelow(2**31 - 1) + 1

@@ -1,4 +1,4 @@
-"""Blocks: up to 64 messages of one put as one string, as ``layout.py`` says."""
+"""Blocks: up to 64 messages of one put as one string, in the layout of ``layout.py``."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -14,19 +14,20 @@ from dwell.store.redis.numbers import SLOTS
 from dwell.store.redis.shortkeys import ShortKeys
 
 _HEAD = BLOCK.python
-#: A state that no message has: the whole text is elsewhere.
+#: A state that no message has: the whole text is stored elsewhere.
 _ELSEWHERE = 2
 _OWN_IDS = 1
 
-#: The largest that the usual allocator of Redis keeps without padding it to whole pages; less what
-#: stands before the messages.
+#: The largest size that the usual allocator of Redis does not pad to whole pages, less the head of
+#: the block.
 _MOST_BYTES = 14_336 - 300
 _LARGE_BYTES = 2048
-#: From how many messages on those of one put are sorted by due, and count as having arrived so.
+#: From this many messages on, a put's messages are sorted by due, and arrive in that order.
 _SORTED = 64
-#: The dues of a block lie this close together, or an eighth of the time until the first.
+#: The dues of a block span at most this long, or an eighth of the time until the first, if longer.
 _SPAN_MS = 3_600_000
-#: What is due sooner is put with what is due in the same millisecond only: it stays a block then.
+#: Messages due sooner share a block only with those due in the same millisecond, so that the block
+#: stays whole.
 _SOON_MS = 1_000
 
 
@@ -40,19 +41,20 @@ class Block:
 
     @property
     def names(self) -> bytes:
-        """Everything but extras and bodies, marked as the part that it is."""
+        """Everything but extras and bodies, marked as a part of a block."""
         return bytes([_ELSEWHERE]) + self.text[1 : self.names_end]
 
     @property
     def is_large(self) -> bool:
-        """Whether the text is better not handed to Lua, which hashes all that it is given."""
+        """Whether the text should bypass Lua, which hashes every string that it receives."""
         return self.names_end > 0 and len(self.text) - self.names_end > _LARGE_BYTES
 
 
 def blocks_of(puts: Puts, places: I64, now_ms: int, *, may_sort: bool) -> list[Block]:
     """Return some messages of a put as blocks.
 
-    Messages that differ in due alone may be sorted by it: those of a block are due together then.
+    Messages that differ only in their due may be sorted by it: all messages of a block fall due
+    together.
     """
     many = _Columns(puts, places, may_sort)
     cuts = list(_cuts(many, now_ms))
@@ -78,7 +80,7 @@ def _cuts(many: "_Columns", now_ms: int) -> Iterator[tuple[int, int]]:
 
 
 class _Columns:
-    """The columns of a put in the order in which blocks take them."""
+    """The columns of a put in the order of its blocks."""
 
     def __init__(self, puts: Puts, places: I64, may_sort: bool) -> None:
         alike = ("priority", "lease_ms", "max_attempts")
@@ -105,7 +107,7 @@ class _Columns:
         self._topic = puts.topic.encode()
 
     def is_other(self) -> np.ndarray:
-        """Tell of each message but the first whether it cannot be in the block before it."""
+        """Tell of each message but the first whether it must start another block."""
         others = [column[1:] != column[:-1] for column in self._alike.values()]
         others.append((self.expires_ms[1:] != 0) != (self.expires_ms[:-1] != 0))
         if not self.is_sorted:
@@ -134,8 +136,8 @@ class _Columns:
         size, due_ms, first = part.stop - part.start, self.due_ms[part], part.start
         head = _HEAD.pack(
             *(State.DELAYED, size, size, 0 if self.ids is None else _OWN_IDS, 0),
-            # Takes count from anywhere, so that a receipt from before a loss of data fits nothing
-            # that is given the same number after it.
+            # Takes start at a random number, so that no receipt from before a loss of data fits a
+            # message that reuses its number.
             *(random.getrandbits(31), bytes(6)),
             int(self._alike["priority"][first]),
             int(self._alike["lease_ms"][first]),
@@ -159,7 +161,7 @@ class _Columns:
         return b"".join([piece for pair in pairs for piece in pair])
 
     def _expiries(self, part: slice) -> bytes:
-        """Return what stands before a block whose messages expire."""
+        """Return the prefix of a block whose messages expire."""
         expires_ms = self.expires_ms[part]
         if not expires_ms.any():
             return b""
@@ -167,7 +169,7 @@ class _Columns:
 
 
 def _sums(sizes: I64, starts: I64, counts: I64) -> I64:
-    """Return the running sums of sizes, which begin anew with each block."""
+    """Return the running sums of sizes, restarting at each block."""
     sums = np.cumsum(sizes)
     before = sums[starts] - sizes[starts]
     result: I64 = sums - before.repeat(counts)
@@ -179,7 +181,7 @@ def _is_uniform(column: np.ndarray) -> bool:
 
 
 def _picked(values: Sequence[bytes], places: I64) -> Sequence[bytes]:
-    """Return some values in a new order, and the values themselves where that is all of them."""
+    """Return values in a new order; the values themselves if all are taken in order."""
     size = len(places)
     if size == len(values) and size and places[0] == 0 and np.all(places[1:] == places[:-1] + 1):
         return values

@@ -1,4 +1,4 @@
-"""Counting: what a shard counts, topic by topic, some of them a call; by due, and by owner."""
+"""Counting: the counts of a shard, some topics a call; by due, and by owner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -15,7 +15,8 @@ async def counts_of(
 ) -> tuple[dict[str, list[int]], Sequence[Any], int]:
     """Return the counts by topic, the totals by kind in turn, and the position of the next event.
 
-    The position is as it was before the first topic was looked at. ``topic`` is one wanted alone.
+    The position was read before the first topic was counted. ``topic`` limits the counts to one
+    topic.
     """
     counts: dict[str, list[int]] = {}
     where, first = b"0", None
@@ -46,7 +47,7 @@ async def due_of(shards: Shards, topic: str, spans: Spans) -> I64:
 async def oldest_of(shards: Shards, topics: Sequence[str]) -> tuple[dict[str, int], list[str]]:
     """Return since when the first ready message of each topic has been due.
 
-    Beside it stand the topics of which only a scan can tell.
+    Also return the topics that need a scan for this.
     """
     oldest: dict[str, int] = {}
     others: dict[str, None] = {}
@@ -75,7 +76,7 @@ async def leases_of(shards: Shards) -> AsyncIterator[tuple[str, str, int, int]]:
 
 
 async def condition_of(shards: Shards) -> dict[str, int | str]:
-    """Return how many shards there are, and how long the engine of the first takes to answer."""
+    """Return the number of shards, and the response time of the first shard's engine."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     await shards.engine.ask("HGET", shards.engine.keys(0).meta, "position")

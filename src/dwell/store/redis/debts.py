@@ -1,10 +1,10 @@
-"""Debts: what takes leased and nobody was handed is given back, with its attempt.
+"""Debts: requeues messages whose take got no answer, without counting the attempt.
 
-There are two such debts to a shard. A take whose answer did not come may have leased messages: the
-same call is sent again with a limit of 0, which answers what the first one leased, or makes sure
-that it never will be done. Of a take that has leased messages and could not read them, the names
-are known. Debts are paid one after another, for as long as that takes; until then no other take
-goes to that shard.
+A shard can have two kinds of debt. A take without an answer may have leased messages: the same call
+is sent again with a limit of 0, which answers with the messages that the first one leased, or makes
+sure that it will never run. A take that leased messages but could not read them has their names.
+Debts are settled one after another, however long that takes; until then the shard gets no other
+take.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from dwell.tasks import Standing
 
 _log = logging.getLogger(__name__)
 
-#: How long to leave a shard alone that could not be paid.
+#: The pause before another attempt on a shard whose debt could not be settled.
 _PAUSE_S = 0.2
-#: How long a store that is closed goes on paying.
+#: How long a closing store still settles debts.
 _CLOSING_S = 1.0
-#: What a group of receipts has before its slots: a number and a take.
+#: The bytes of a group of receipts before its slots: a number and a take.
 _GROUP_BYTES = 11
 _ALL_SLOTS = bytes(range(SLOTS))
 #: A delay of 0 for all, no error, not counted, no new priority.
@@ -39,7 +39,7 @@ Debt = Callable[[], Awaitable[None]]
 
 
 class Debts:
-    """What is owed to each shard."""
+    """The debts to each shard."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -48,13 +48,13 @@ class Debts:
         self._payers: dict[int, Standing] = {}
 
     def is_owed(self, shard: int) -> bool:
-        """Tell whether a shard is owed something, which it is while it cannot be reached."""
+        """Tell whether a shard has an open debt, as it does while it cannot be reached."""
         return shard in self._owed
 
     def owe_call(self, shard: int, verb: str, call: Call, own: Sequence[object]) -> None:
-        """Note a take whose answer is unknown: it is asked for again, and what it leased released.
+        """Note a take without an answer: it is sent again, and the messages it leased are released.
 
-        ``own`` are the arguments for that, with which the verb leases nothing new.
+        ``own`` are its arguments for a repeat that leases nothing new.
         """
 
         async def pay() -> None:
@@ -72,7 +72,7 @@ class Debts:
         self._add(shard, pay)
 
     def owe(self, shard: int, entries: Iterable[bytes]) -> None:
-        """Owe what the entries of a take name."""
+        """Add the messages in the entries of a take to the debts."""
         groups = [_group(entry) for entry in entries]
         for some in slices(groups, self._shards.limits.receipts):
 
@@ -84,7 +84,7 @@ class Debts:
             self._add(shard, pay)
 
     async def paid(self, shard: int, patience_s: float | None) -> None:
-        """Wait until a shard is owed nothing; raises what kept it from being paid."""
+        """Wait until a shard has no debt; raises the error that kept it from being settled."""
         payer = self._payers.get(shard)
         if payer is None:
             return
@@ -95,7 +95,7 @@ class Debts:
             )
 
     async def close(self) -> None:
-        """Pay what can be paid at once, and forget the rest: those leases end by themselves."""
+        """Settle the debts that can be settled at once; the other leases just end later."""
         payers = list(self._payers.values())
         await asyncio.gather(*(payer.wait(_CLOSING_S) for payer in payers))
         for payer in payers:
@@ -121,7 +121,7 @@ class Debts:
                 self._errors[shard] = error
                 await asyncio.sleep(_PAUSE_S)
             except Exception:
-                # To try again would not help, and would keep all others from that shard.
+                # Another attempt would not help, and would block all other takes from that shard.
                 _log.exception("shard %d was not given back what was leased; it will end", shard)
                 debts.popleft()
         del self._owed[shard], self._payers[shard]
@@ -129,7 +129,7 @@ class Debts:
 
 
 def _unanswered(groups: list[bytes], results: bytes) -> list[bytes]:
-    """Return the groups of receipts that an answer says nothing of: it has a byte for a receipt."""
+    """Return the groups of receipts without an answer; an answer has a byte for each receipt."""
     count = len(results)
     for at, group in enumerate(groups):
         if count <= 0:
@@ -139,7 +139,7 @@ def _unanswered(groups: list[bytes], results: bytes) -> list[bytes]:
 
 
 def _group(entry: bytes) -> bytes:
-    """Return the receipts of what an entry of a take names, as the verbs are told them."""
+    """Return the receipts of the messages in a take's entry, in the form that verbs take."""
     n, take = int.from_bytes(entry[:7], "big"), entry[-4:]
     if is_of_block(entry):
         return entry[:7] + take + _ALL_SLOTS

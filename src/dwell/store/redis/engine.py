@@ -1,7 +1,7 @@
 """The engine: functions run on a Redis, on the master that Sentinel names, or on a cluster.
 
-A function that may have run is asked for again by the same number: a shard keeps the last answer of
-each call under way, so that it is done once. redis-py keeps the connections.
+A call that may have run is repeated under the same number: a shard keeps the last answer of each
+call in progress, so that it runs once. redis-py keeps the connections.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ from dwell.store.redis.functions import library
 from dwell.store.redis.keys import Keys, keys_of
 from dwell.store.redis.options import Options
 
-#: How long one answer may take at most, before the connection is given up.
+#: The longest wait for an answer, before the connection is dropped.
 _ANSWER_S = 5.0
 _CONNECT_S = 2.0
-#: A large value whose function is never called is gone after this.
+#: How long a large value is kept if its function is never called.
 _LARGE_MS = 60_000
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 1.0
 
-#: What a connection raises that redis-py closes under those who use it, as it does in clusters.
+#: The errors of a connection that redis-py closes while it is in use, as it does in clusters.
 _CLOSED_UNDER_US = (AttributeError, RuntimeError)
-#: All that can go wrong with an engine; redis-py has two roots.
+#: All errors of an engine; redis-py has two base classes.
 ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError, *_CLOSED_UNDER_US)
 
-#: What passes: the engine starts, fails over, moves a slot, or cannot be reached.
+#: Transient errors: the engine starts, fails over, moves a slot, or cannot be reached.
 _PASSING = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
@@ -61,7 +61,7 @@ _PASSING = (
     OSError,
     *_CLOSED_UNDER_US,
 )
-#: What an engine says that has not got the library, as its node is new or it was flushed.
+#: The error of an engine without the library: its node is new, or it was flushed.
 _MISSING = "Function not found"
 _PASSING_WORDS = (
     *("NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "LOADING", "BUSY", "UNBLOCKED"),
@@ -70,9 +70,9 @@ _PASSING_WORDS = (
 
 
 class Call(NamedTuple):
-    """Names a call, so that one which is sent again is not done again.
+    """Names a call, so that a repeat of it does not run again.
 
-    The shard keeps its answer in ``slot``; ``serial`` grows from call to call.
+    The shard keeps its answer in ``slot``; ``serial`` grows with each call.
     """
 
     slot: int
@@ -80,9 +80,9 @@ class Call(NamedTuple):
 
 
 class _Cluster(RedisCluster):
-    """A cluster where the keys of a function stand where those of a script do.
+    """A cluster client that finds a function's keys where a script has its keys.
 
-    redis-py asks a node for them, at each call, which would double the round trips.
+    redis-py would ask a node for them at each call, which doubles the round trips.
     """
 
     async def _determine_slot(self, command: str, *args: Any) -> int:
@@ -94,12 +94,12 @@ class Engine:
 
     def __init__(self, options: Options) -> None:
         self.address = options.address
-        #: The name of this instance, by which it knows what it published itself.
+        #: The name of this instance, which marks its own publications.
         self.name = secrets.token_hex(8)
         self._prefix = options.prefix
         #: How long a verb tries to reach the engine.
         self.timeout_s = options.timeout_s
-        # Half of the time is left to try again on another connection.
+        # Half of the time is kept for another attempt on another connection.
         self._answer_s = min(_ANSWER_S, self.timeout_s / 2)
         self._connect_s = min(_CONNECT_S, self.timeout_s / 2)
         self._min_replicas = options.min_replicas
@@ -139,7 +139,7 @@ class Engine:
             raise StoreClosed("the store on Redis is not open")
 
     def subscription(self) -> PubSub:
-        """Return a subscription to nothing yet, on a connection of its own."""
+        """Return an empty subscription, on a connection of its own."""
         self.check()
         subscription: PubSub = self._client.pubsub()
         return subscription
@@ -154,10 +154,10 @@ class Engine:
         call: Call | None = None,
         patience_s: float | None = None,
     ) -> list[Any]:
-        """Return what a verb answers; raises StoreError when it could not be run for certain.
+        """Return the answer of a verb; raises StoreError unless it certainly ran.
 
-        ``large`` values travel beside the call, which finds each under its place. Who gives a
-        ``call`` may ask for its answer again, and ends it.
+        ``large`` values are sent separately, and the call finds each by its index. With a ``call``
+        the caller may ask for its answer again, and must end it.
         """
         slot, serial = call or self.new_call()
         keys = self.keys(shard)
@@ -176,20 +176,20 @@ class Engine:
         return answer
 
     def new_call(self) -> Call:
-        """Return what names a new call, in a slot that no other call uses."""
+        """Return a name for a new call, in an unused slot."""
         slot = heapq.heappop(self._slots) if self._slots else next(self._new_slot)
         return Call(slot, next(self._serials))
 
     def end(self, call: Call) -> None:
-        """Let another call have the slot.
+        """Free the slot for another call.
 
-        One that was cut off may still come to the engine: before the next of its slot it is done,
-        which nobody was told to be otherwise, and after it nothing is.
+        An aborted call may still reach the engine: before the next call of its slot it runs, and no
+        caller was told otherwise; after that it does nothing.
         """
         heapq.heappush(self._slots, call.slot)
 
     def patience_s(self, asked_s: float | None) -> float:
-        """Return how long to try: as long as is asked for, and not longer than the time-out."""
+        """Return how long to try: the requested time, but at most the time-out."""
         return self.timeout_s if asked_s is None else min(asked_s, self.timeout_s)
 
     async def listeners(self, channel: str) -> int:
@@ -204,7 +204,7 @@ class Engine:
         return count
 
     def _nodes(self) -> list[Any]:
-        """Return what runs a command on each node; those of a cluster that hold no slots, too."""
+        """Return the clients of all nodes; in a cluster also of nodes without slots."""
         return self._client.get_nodes() if self.address.kind == "cluster" else [self._client]
 
     async def ask(self, *command: object, patience_s: float | None = None) -> Any:
@@ -221,8 +221,8 @@ class Engine:
         self, verb: str, first: Sequence[tuple[object, ...]], keys: Keys, *arguments: object
     ) -> list[Any]:
         self.check()
-        # While a cluster moves the slot, a function must not run where a part of the keys is: of
-        # these two one is always there and one never, so that the nodes answer TRYAGAIN by then.
+        # While a cluster moves the slot, a function must not run where some of the keys are: of
+        # these two keys one always exists and one never, so that the nodes answer TRYAGAIN then.
         command = ("FCALL", library()[1] + verb, 2, keys.base, keys.meta, *arguments)
         try:
             return await self._send(first, command)
@@ -241,9 +241,9 @@ class Engine:
         return await self._send(first, command)
 
     def _lacks(self, error: Exception) -> Exception:
-        """Return the error to raise: one of our own where the engine lacks functions.
+        """Return the error to raise: a clear one if the engine lacks functions.
 
-        Its own words would repeat all that was sent.
+        Its own text would repeat the whole command.
         """
         if not str(error).startswith("unknown command"):
             return error
@@ -253,7 +253,7 @@ class Engine:
         )
 
     async def _load(self) -> None:
-        """Load the library where it is not; raises what kept it from all nodes."""
+        """Load the library where it is missing; raises the error if no node accepts it."""
         nodes = self._client.get_primaries() if self.address.kind == "cluster" else [self._client]
         loads = [node.execute_command("FUNCTION", "LOAD", library()[0]) for node in nodes]
         told = await asyncio.gather(*loads, return_exceptions=True)
@@ -265,7 +265,7 @@ class Engine:
     async def _send(
         self, first: Sequence[tuple[object, ...]], command: tuple[object, ...]
     ) -> list[Any]:
-        """Send a command, after others and before a wait for replicas, all on one connection."""
+        """Send a command on one connection, with others before it and a wait for replicas after."""
         self.commands += 1 + len(first)
         if not first and not self._min_replicas:
             answer: list[Any] = await self._client.execute_command(*command)
@@ -277,7 +277,7 @@ class Engine:
             pipeline.execute_command("WAIT", self._min_replicas, int(self._answer_s * 500))
         answers = await pipeline.execute(raise_on_error=False)
         for error in answers:
-            # What the pipeline itself would raise repeats what was sent, which is not for logs.
+            # An error of the pipeline itself repeats the command, which must not be logged.
             if isinstance(error, Exception):
                 raise error
         if not self._min_replicas:
@@ -290,7 +290,7 @@ class Engine:
         return list(answer)
 
     async def _patiently(self, once: Any, patience_s: float | None = None) -> Any:
-        """Try until the time is over; who waits longer each time lets others in."""
+        """Retry until the time is over; waits grow, so that others get through."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self.patience_s(patience_s)
         wait_s, last = _FIRST_WAIT_S, None
@@ -302,9 +302,9 @@ class Engine:
             except ERRORS as met:
                 error = _cause(met)
                 if _cancelled() > cancelled:
-                    # The client takes a cancellation for an error of its own now and then.
+                    # The client sometimes takes a cancellation for an error of its own.
                     raise asyncio.CancelledError from None
-                # A try that was cut off by the end of the time knows no reason.
+                # An attempt that the time limit cut off has no reason of its own.
                 last = error if str(error) or last is None else last
                 if not _passes(error) or loop.time() >= give_up_at:
                     raise self._told(last) from None
@@ -313,7 +313,7 @@ class Engine:
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _told(self, error: Exception) -> Exception:
-        """Return what the caller is told."""
+        """Return the error for the caller."""
         text = f"{self.address}: {str(error) or type(error).__name__}"
         if isinstance(error, exceptions.OutOfMemoryError) or "OOM command" in str(error):
             return StoreFull(f"{text} (OOM: the memory is full); nothing was put")
@@ -343,7 +343,7 @@ class Engine:
             if self.address.is_secure:
                 common |= {"ssl": True, "ssl_ca_certs": self._ca}
             nodes = [ClusterNode(host, port) for host, port in self.address.hosts]
-            # Without steps a slot that has moved does not close the connections to all nodes.
+            # Without steps a moved slot does not close the connections to all nodes.
             common |= {"max_connections": self._connections, "reinitialize_steps": 0}
             return _Cluster(startup_nodes=nodes, **common)
         common["db"] = self.address.database
@@ -374,7 +374,7 @@ class Engine:
         return Redis.from_pool(pool)
 
     async def _check(self) -> None:
-        """Refuse an engine that is too old, that would drop messages, or where we may not wake."""
+        """Refuse an engine that is too old, drops messages, or does not let us publish."""
         if self.address.kind == "cluster":
             await self._client.initialize()
             found = await self._client.info("all", target_nodes="primaries")
@@ -382,12 +382,13 @@ class Engine:
         else:
             facts = [await self._client.info("all")]
         check_facts(facts)
-        # A verb that may not publish would be broken off at its end. Nobody hears an empty word.
+        # A verb without the right to publish would be aborted at its end. An empty message wakes
+        # nobody.
         await self._client.execute_command("PUBLISH", f"{self.keys(0).wake}:0", b"")
 
 
 def check_facts(facts: Iterable[dict[str, Any]]) -> None:
-    """Refuse what an engine says of itself, when it cannot keep a store."""
+    """Refuse an engine whose own facts show that it cannot keep a store."""
     for of in facts:
         version = str(of.get("redis_version", "0"))
         if int(version.split(".")[0]) < 7:
@@ -400,18 +401,18 @@ def check_facts(facts: Iterable[dict[str, Any]]) -> None:
 
 
 def _number_of(found: Any) -> int:
-    """Return how many listen to the one channel that was asked for."""
+    """Return the number of listeners in the answer for a single channel."""
     return int(found[0][1] if isinstance(found[0], tuple) else found[1])
 
 
 def _cancelled() -> int:
-    """Return how often the task that runs was asked to end."""
+    """Return how often the current task was asked to end."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def _cause(error: Exception) -> Exception:
-    """Return why no node of a cluster could be reached, when that was a refusal."""
+    """Return why no node of a cluster could be reached, if they refused."""
     refusals = exceptions.AuthenticationError | exceptions.AuthorizationError
     cause = error.__cause__
     return cause if isinstance(cause, refusals) else error

@@ -1,4 +1,4 @@
-"""Events: what the functions wrote into the log of a shard, as columns."""
+"""Events: the entries that the functions wrote into a shard's log, as columns."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ _ONE, _BLOCK = NOTE.python, BLOCK_NOTE.python
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one call of a function wrote down; ``first`` is the position of its first event."""
+    """The events written by one call of a function; ``first`` is the position of the first."""
 
     shard: int
     first: int
@@ -79,10 +79,10 @@ class Columns:
 
 
 def whole(entries: Sequence[Entry], start: int, end: int) -> tuple[list[Entry], int]:
-    """Return the entries that follow each other without a gap, and where they begin.
+    """Return consecutive entries without a gap, and the position of their first event.
 
-    That is ``start``; or where the first entry that is kept begins, if that is later; or, without
-    entries, ``end``, where the next event will stand.
+    That is ``start``; or the first event of the oldest entry, if that is later; or, without
+    entries, ``end``, the position of the next event.
     """
     if not entries:
         return [], max(start, end) if start < end else start
@@ -97,7 +97,7 @@ def whole(entries: Sequence[Entry], start: int, end: int) -> tuple[list[Entry], 
 
 
 def entries_of(found: Sequence[Sequence]) -> list[Entry]:  # type: ignore[type-arg]
-    """Return what a stream gave."""
+    """Return the entries of a stream."""
     entries = []
     for name, values in found:
         of = dict(zip(values[::2], values[1::2], strict=True))

@@ -1,7 +1,7 @@
 """The library: a function for each transition, in Lua; the engine runs it as one step.
 
-``engine.py`` loads it once into each engine, under a name that follows from its text, so that
-instances of several versions can work on one store.
+``engine.py`` loads it once into each engine, under a name derived from its text, so that instances
+of several versions can work on one store.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from dwell.store.redis import keys, layout
 from dwell.store.redis.limits import USUAL
 from dwell.store.redis.numbers import SLOTS
 
-#: What the functions share, each on top of those before it; then one file a verb.
+#: The shared parts, each based on the earlier parts; then one file a verb.
 PARTS = (
     *("call", "lives", "places", "fronts", "keyed", "turns", "lanes", "loose", "ids", "blocks"),
     *(
@@ -51,16 +51,16 @@ VERBS = (
     *("recount", "release", "remember", "reschedule", "scan", "stale", "stats", "sweep"),
     *("take", "take_ids", "taken_from", "texts", "tick", "touch", "trim"),
 )
-#: Those that Redis refuses when its memory is full: they add messages. The others add little.
+#: Functions that Redis refuses when its memory is full: they add messages. The others add little.
 _NOT_WHEN_FULL = ("adopt", "put", "remember")
 
-#: What stands in a text of Lua as it is.
+#: The characters that a Lua string needs no escape for.
 _PLAIN = f"{string.ascii_letters}{string.digits} >_"
 
 
 @cache
 def library() -> tuple[str, str]:
-    """Return the text of the library, and what the names of its functions begin with."""
+    """Return the text of the library, and the prefix of its functions' names."""
     folder = files(__package__) / "lua"
     names = [*PARTS, *(f"verbs/{verb}" for verb in VERBS)]
     text = _constants() + "".join((folder / f"{name}.lua").read_text() for name in names)
@@ -84,7 +84,7 @@ def _constants() -> str:
 
 
 def _literal(value: object) -> str:
-    """Return a value as Lua writes it."""
+    """Return a value as a Lua literal."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):

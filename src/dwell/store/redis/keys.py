@@ -1,4 +1,4 @@
-"""Keys: what a shard keeps in Redis, and under which names; for Python and Lua alike."""
+"""Keys: the names of a shard's keys in Redis, for Python and Lua alike."""
 
 from functools import lru_cache
 
@@ -6,8 +6,8 @@ from functools import lru_cache
 class Keys:
     """The names of one shard's keys, which all begin with ``base``.
 
-    What ends with a colon goes on with what it is of: a topic, an owner, a place, an instance.
-    ``docs/reference/redis.md`` says what each of them holds.
+    A name that ends with a colon is a prefix: a topic, an owner, a place or an instance follows.
+    ``docs/reference/redis.md`` lists the content of each.
     """
 
     def __init__(self, base: str) -> None:
@@ -19,12 +19,12 @@ class Keys:
         self.versions = f"{base}:versions"
         self.unsettled = f"{base}:unsettled"
         self.known = f"{base}:known"
-        # Messages: loose ones, and those that are packed in blocks.
+        # Messages: loose, or packed in blocks.
         self.messages = f"{base}:messages"
         self.block = f"{base}:block:"
         self.dirs = f"{base}:dirs"
         self.dir = f"{base}:dir:"
-        # What they wait for.
+        # Sets by state and time.
         self.timers = f"{base}:timers"
         self.delayed = f"{base}:delayed:"
         self.ready = f"{base}:ready:"
@@ -37,18 +37,18 @@ class Keys:
         self.fronts = f"{base}:fronts:"
         self.turns = f"{base}:turns:"
         self.standing = f"{base}:standing:"
-        # Who they are, and who has them.
+        # Ids and owners.
         self.ids = f"{base}:ids:"
         self.earlier = f"{base}:earlier:"
         self.forgets = f"{base}:forgets"
         self.owners = f"{base}:owners"
         self.owner = f"{base}:owner:"
-        # What happened.
+        # Events and their counts.
         self.totals = f"{base}:totals"
         self.events = f"{base}:events"
         self.log = f"{base}:log"
         self.gathered = f"{base}:gathered"
-        # Calls under way, and whom they wake.
+        # Calls in progress, and channels for wakes.
         self.calls = f"{base}:calls:"
         self.new = f"{base}:new:"
         self.wake = f"{base}:wake"
@@ -56,10 +56,10 @@ class Keys:
 
 @lru_cache(1024)
 def keys_of(prefix: str, shard: int) -> Keys:
-    """Return the keys of a shard; by the braces they lie in one slot of a cluster."""
+    """Return the keys of a shard; the braces put them into one slot of a cluster."""
     return Keys(f"{prefix}:{{{shard}}}")
 
 
 def of_functions() -> dict[str, object]:
-    """Return what the functions know of keys: what comes behind the base."""
+    """Return the suffixes of the keys for the functions."""
     return vars(Keys(""))

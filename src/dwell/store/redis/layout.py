@@ -1,16 +1,16 @@
-"""Layouts: how a message, a block and an event lie in a string, for Python and Lua alike.
+"""Layouts: the binary forms of messages, blocks and events, for Python and Lua alike.
 
-Each is a head of unsigned numbers, the highest byte first; texts follow, whose sizes it has.
+Each is a head of unsigned numbers, big-endian; texts follow, with their sizes in the head.
 """
 
 import struct
 
-#: How :mod:`struct` reads a number of so many bytes; what it has no number for comes as bytes.
+#: The codes of :mod:`struct` for numbers by size; sizes without a number code are read as bytes.
 _CODES = {1: "B", 2: "H", 4: "I", 6: "6s", 7: "7s"}
 
 
 class Layout:
-    """The numbers of a head, in order: ``widths`` says how many bytes each has, by name."""
+    """The numbers of a head, in order: ``widths`` has the bytes of each, by name."""
 
     def __init__(self, **widths: int) -> None:
         self.widths = widths
@@ -20,19 +20,20 @@ class Layout:
         self.lua = "".join(f"I{width}" for width in widths.values())
 
     def place(self, name: str) -> int:
-        """Return how many numbers stand before one."""
+        """Return how many numbers precede a number."""
         return list(self.widths).index(name)
 
     def at(self, name: str) -> int:
-        """Return how many bytes stand before a number."""
+        """Return how many bytes precede a number."""
         return self.until(name).size - self.widths[name]
 
     def until(self, name: str) -> "Layout":
-        """Return the part that ends with a number."""
+        """Return the part up to and including a number."""
         return Layout(**dict(list(self.widths.items())[: self.place(name) + 1]))
 
 
-#: What a take changes comes first; behind the head topic, id, extra, error, owner and body.
+#: A loose message: fields that a take changes come first; behind the head topic, id, extra, error,
+#: owner and body.
 LOOSE = Layout(
     state=1,
     attempt=2,
@@ -49,9 +50,9 @@ LOOSE = Layout(
     error_size=2,
     owner_size=2,
 )
-#: The same of a block; ``size`` is how many messages it had, ``live`` how many are left,
-#: ``names_end`` where what is needed to name them ends. Behind it topic, slots, ids, data, extras
-#: and bodies.
+#: The same for a block; ``size`` is how many messages it had, ``live`` how many are left,
+#: ``names_end`` the end of the part that names them. Behind it topic, slots, ids, data, extras and
+#: bodies.
 BLOCK = Layout(
     state=1,
     size=1,
@@ -68,15 +69,16 @@ BLOCK = Layout(
     names_end=4,
     topic_size=1,
 )
-#: What a block has of each message among the names, and behind the ids; ends are offsets.
+#: The fields of each message in a block: among the names, and behind the ids; ends are offsets.
 SLOT = Layout(is_gone=1, due_ms=6, id_end=2)
 DATA = Layout(body_end=4, extra_size=2)
-#: What the log has of one message, and of a block; behind it topic and id, or the block's names.
+#: A log entry for one message, or for a block; behind it topic and id, or the block's names.
 NOTE = Layout(is_block=1, kind=1, topic_size=1, due_ms=6, attempt=2, id_size=2)
 BLOCK_NOTE = Layout(is_block=1, kind=1, n=7, attempt=2, live=2, names_size=4)
 
 
-#: What settings begin with while the messages of their topic are to be formed: no MessagePack does.
+#: The first byte of settings while messages of their topic are still to be formed; MessagePack
+#: never starts with it.
 TO_FORM = 0xC1
 
 
@@ -86,7 +88,7 @@ def settings_of(data: bytes) -> bytes:
 
 
 def of_functions() -> dict[str, object]:
-    """Return what the functions know of layouts; offsets count from 0, as those of Redis do."""
+    """Return the layouts for the functions; offsets count from 0, as in Redis."""
     return {
         "LOOSE": {
             "all": f">{LOOSE.lua}",

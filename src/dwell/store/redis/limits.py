@@ -1,42 +1,43 @@
-"""Limits: how much one call does, reads or names before another goes on.
+"""Limits: how much one call does, reads or names before other calls run.
 
-None of them changes what a store does, only in how many calls; so a test may make them small, to
-cross all of them with few messages.
+They change only the number of calls, not their results; so a test may make them small, to cross all
+of them with few messages.
 """
 
 from typing import NamedTuple
 
-#: So many bytes cost the functions as much as one message; ``call.lua`` has the same number.
+#: This many bytes cost the functions as much as one message; ``call.lua`` has the same number.
 BYTES_AS_ONE = 2**15
 
 
 class Limits(NamedTuple):
     """How much one call to the engine may do, so that no call is long; tests make them small.
 
-    The functions in Lua know those up to ``step_ms``; the others are Python's alone.
+    The functions in Lua know the limits up to ``step_ms``; the others belong to Python.
     """
 
-    #: How much one call does that time alone asks for, and for how many topics.
+    #: How much due work one call does, and for how many topics.
     budget: int = 256
     timers: int = 64
-    #: How many arguments one command of a function is given.
+    #: How many arguments one command of a function gets.
     arguments: int = 4_000
-    #: How many acked ids are forgotten together.
+    #: How many acked ids are dropped together.
     forgotten: int = 500
-    #: How many topics one call counts, walks or forgets.
+    #: How many topics one call counts, walks or drops.
     topics: int = 200
-    #: How many messages that lie in no block one call puts, and takes.
+    #: How many loose messages one call puts, and takes.
     loose: int = 200
     taken: int = 150
-    #: How many messages of one key the front of that key names, if they lie in blocks.
+    #: How many messages of one key its front names, if they are in blocks.
     lined: int = 32
-    #: How much one call of a scan looks at, and how many leases or owned messages one of `held`.
+    #: How many messages one call of a scan checks, and how many leases or owned messages one call
+    #: of `held`.
     scanned: int = 1_000
     looked: int = 128
-    #: How long a topic is empty before it is forgotten, and how often some are looked at.
+    #: How long an empty topic is kept, and how often some topics are checked for that.
     idle_ms: int = 60_000
     sweep_ms: int = 1_000
-    #: A delay that was counted from a time that differs by more is counted again.
+    #: A delay counted from a time that differs by more is counted again.
     step_ms: int = 500
 
     #: How many ids, receipts, and receipts to ack, one call of a verb names.
@@ -47,16 +48,17 @@ class Limits(NamedTuple):
     swept: int = 500
     #: How many blocks, or loose messages, one command reads past the functions.
     read: int = 200
-    #: How many messages one call of a scan reads; and the first, which sees how large they are.
+    #: How many messages one call of a scan reads; and the first call, which learns how large they
+    #: are.
     scan_read: int = 120
     scan_first: int = 16
     #: How many events are moved into the log at a time.
     moved: int = 5_000
-    #: How many messages the counts of so many topics are compared at once.
+    #: How many messages are compared at once with the counts of as many topics.
     compared: int = 100
 
     def of_functions(self) -> dict[str, int]:
-        """Return those that the functions know."""
+        """Return the limits for the functions."""
         names = self._fields[: self._fields.index("step_ms") + 1]
         return {name: getattr(self, name) for name in names}
 

@@ -1,14 +1,14 @@
 """The log: all events of a store in one order, whose positions have no gap.
 
-A store of one shard has its events in that shard. Of several, each has its own, and whoever reads
-moves what is new there into one log, in the first shard: each step says up to where it was moved
-before, so that instances that do it at once move nothing twice. A shard keeps only so many events,
-moved or not: those that it dropped too early are a gap in the one log, which its readers are told
-of as of events that are no longer kept. So are those that were moved and that the shard has lost
-since, as its engine came back with older data.
+A store of one shard has its events in that shard. In a store of several shards, each has its own,
+and a reader moves the new events of all shards into one log, in the first shard: each step names
+the position that the last step reached, so that concurrent instances move nothing twice. A shard
+keeps a limited number of events, moved or not: events that it dropped too early leave a gap in the
+log, which readers see as events that are no longer kept. The same holds for moved events that the
+shard has lost since, because its engine restarted with older data.
 
 A position has the name of the life of the shard in which the event before it happened: another name
-for the same position says that the events up to it are others.
+at the same position means that the earlier events differ.
 """
 
 from itertools import pairwise
@@ -28,7 +28,7 @@ class Life(NamedTuple):
 
 
 class Events(NamedTuple):
-    """Some events of a shard: ``oldest`` is the first that is kept, ``end`` behind the last."""
+    """Some events of a shard: ``oldest`` is the first kept position, ``end`` is behind the last."""
 
     entries: list[Entry]
     oldest: int
@@ -36,9 +36,10 @@ class Events(NamedTuple):
     lives: list[Life]
 
     def name(self, position: int) -> str:
-        """Return the name of the life of the event before a position; nothing where none is.
+        """Return the name of the life of the event before a position; empty without such an event.
 
-        Who stands beyond the end read events that are lost: the last life is not theirs.
+        A position beyond the end means that the reader saw events that are lost: they are not of
+        the last life.
         """
         return next((life.name for life in reversed(self.lives) if life.start < position), "")
 
@@ -61,7 +62,7 @@ class Log:
         for entry in entries:
             columns.add(entry)
         events = columns.events(start, limit)
-        # To who asks within a gap, what is kept begins behind it.
+        # For a position within a gap, the events begin behind the gap.
         first = start if start > position else found.oldest
         following = start + len(events)
         return EventPage(
@@ -69,14 +70,14 @@ class Log:
         )
 
     async def begin(self) -> None:
-        """Let the log go on where the events of the one shard that there was are."""
+        """Start the log with the events of the only shard so far."""
         oldest = (await self._events(0, 0, 0, "events")).oldest
         engine = self._shards.engine
         await engine.ask("HSETNX", engine.keys(0).meta, "logged", oldest)
         await engine.ask("HSETNX", engine.keys(0).gathered, "0", oldest)
 
     async def gather(self) -> None:
-        """Move what happened in each shard until now into the log."""
+        """Move the events of all shards until now into the log."""
         for shard in range(self._shards.count):
             while await self._gather_some(shard):
                 pass
@@ -99,7 +100,7 @@ class Log:
             start, undone = lost_at, start - lost_at
             found = await self._events(shard, start, most, "events")
         entries = found.entries
-        # What the shard has dropped before anybody read it leaves a gap of as many positions.
+        # Events that the shard dropped before they were read leave a gap of as many positions.
         lost = undone + max(found.oldest - start, 0)
         if not entries and not lost:
             return False
@@ -107,7 +108,7 @@ class Log:
         parts = [part for entry in entries for part in (entry.count, entry.time_ms, entry.text)]
         told = (shard, moved, ends, found.lives[-1].name, lost)
         answer = await self._shards.run(0, "gather", *told, *parts)
-        # Where another instance was first it may have moved less than what was read here.
+        # Another instance that was first may have moved less than this one has read.
         if answer.values[0] == b"ok":
             await self._shards.run(shard, "trim", ends)
         return True
@@ -118,9 +119,9 @@ def _lives(names: list[Any]) -> list[Life]:
 
 
 def _end_of(lives: list[Life], name: str, position: int) -> int:
-    """Return up to which position the events of a life are still there.
+    """Return the end of the events of a life that still exist.
 
-    Of a life that is not known any more that is where the last one begins.
+    For an unknown life that is the start of the last life.
     """
     for life, following in pairwise(lives):
         if life.name == name:

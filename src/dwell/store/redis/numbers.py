@@ -14,12 +14,12 @@ SLOTS = 64
 _SHARD_BITS = 8
 _SHARD_MASK = np.uint64(MOST_SHARDS - 1)
 _LOW_HALF = np.uint64(0xFFFF_FFFF)
-#: Numbers are exact in Lua, which has no integers but those of a double.
+#: Numbers in Lua are doubles, which are exact up to this size.
 _MOST_NUMBER = np.uint64(2**53)
 
 
 class Group(NamedTuple):
-    """Receipts that stand together, of one block and take: what a function is told, and where."""
+    """Adjacent receipts of one block and take: the argument for a function, and their places."""
 
     shard: int
     text: bytes
@@ -28,7 +28,7 @@ class Group(NamedTuple):
 
 
 def number(n: int, shard: int) -> int:
-    """Return the number of a message that a shard knows as ``n``."""
+    """Return the number of a message from its number ``n`` in a shard."""
     return n << _SHARD_BITS | shard
 
 
@@ -38,7 +38,7 @@ def split(value: int) -> tuple[int, int]:
 
 
 def shard_of(id_: bytes, shards: int) -> int:
-    """Return the shard in which an id is, of a caller's or of the queue's making."""
+    """Return the shard that an id belongs to, for callers' and queue-made ids."""
     if id_.startswith(QUEUE_ID_MARK.encode()):
         try:
             return int(id_[1:], 16) % MOST_SHARDS % shards
@@ -56,7 +56,7 @@ def receipts_of(numbers: U64, takes: U64, store: int) -> U64:
 
 
 def groups_of(receipts: U64) -> Iterator[Group]:
-    """Yield receipts in groups; those that no store can have made are left out."""
+    """Yield receipts in groups; skips receipts that no store can have made."""
     takes, numbers = receipts[:, 0] & _LOW_HALF, receipts[:, 1]
     shards, blocks = numbers & _SHARD_MASK, numbers >> np.uint64(14)
     slots = (numbers >> np.uint64(_SHARD_BITS)).astype(np.uint8) & np.uint8(SLOTS - 1)
@@ -70,7 +70,7 @@ def groups_of(receipts: U64) -> Iterator[Group]:
 
 
 def shares(shards_of: Sequence[int]) -> dict[int, list[int]]:
-    """Return the places of each shard's own, in order."""
+    """Return the places of each shard's items, in order."""
     found: dict[int, list[int]] = {}
     for at, shard in enumerate(shards_of):
         found.setdefault(shard, []).append(at)

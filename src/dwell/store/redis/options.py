@@ -1,4 +1,4 @@
-"""Options: what the URL of a store on Redis, and the keywords beside it, may say."""
+"""Options: the query of a store's URL on Redis, and the keywords that go with it."""
 
 import re
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from dwell.store.redis.address import Address, parsed
 from dwell.store.redis.limits import USUAL, Limits
 from dwell.store.redis.numbers import MOST_SHARDS
 
-#: From how many messages on a block is worth more than the messages one by one.
+#: At least this many messages are put as a block; fewer are cheaper as loose messages.
 PACKED = 8
 
-#: The least, the most and the usual of each whole number.
+#: Minimum, maximum and default of each whole number.
 _NUMBERS = {
     "shards": (1, MOST_SHARDS, 0),
     "home": (0, MOST_SHARDS - 1, 0),
@@ -24,13 +24,13 @@ _NUMBERS = {
 }
 _KNOWN = ", ".join(sorted({*_NUMBERS, "prefix", "timeout", "ca"} - {"packed"}))
 _LONGEST_S = 86_400.0
-# Python does not read numbers of thousands of digits.
+# Python does not parse numbers of thousands of digits.
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All of them; ``shards`` is 0 where the store itself says."""
+    """All options; ``shards`` is 0 if the store decides."""
 
     address: Address
     prefix: str
@@ -46,7 +46,7 @@ class Options:
 
 
 def options_of(url: str, keywords: Mapping[str, Any]) -> Options:
-    """Return the options of a store; raises InvalidUrl for one that is unknown or out of range."""
+    """Return the options of a store; raises InvalidUrl for an unknown or out-of-range option."""
     address, query = parsed(url)
     given: dict[str, Any] = {**query, **keywords}
     numbers = {name: _number(given.pop(name, None), name) for name in _NUMBERS}

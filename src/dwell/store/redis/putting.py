@@ -1,4 +1,4 @@
-"""Putting: which messages go to which shard, and as what they travel."""
+"""Putting: assigns messages to shards, and chooses the form to send them in."""
 
 import dataclasses
 import itertools
@@ -17,22 +17,23 @@ from dwell.store.redis.numbers import SLOTS, number, shard_of, shares
 from dwell.store.redis.records import packed_versions
 from dwell.store.redis.shards import Shards, all_of
 
-#: What was put: places in the batch, with results and numbers; and the error that refused the rest.
+#: Results of a put: places in the batch, with results and numbers; and the error that refused the
+#: rest.
 _Done: TypeAlias = list[tuple[I64, U8, U64]]
 _Told: TypeAlias = tuple[_Done, DwellError | None]
 
-#: How often the delays of a put are counted anew, before they count as they are.
+#: How often the delays of a put are counted again, before they are used as they are.
 _MOST_STEPS = 3
 
 
 class _Counted(NamedTuple):
-    """The time from which the delays of a put are counted: the engine's, and the elapsed one."""
+    """The base time for the delays of a put: the engine's clock, and the elapsed time."""
 
     now_ms: int
     at: float
 
     def again(self, puts: Puts, now_ms: int, step_ms: int) -> "tuple[Puts, _Counted]":
-        """Return a put with its delays counted from the engine's time, if that was set."""
+        """Return a put with its delays counted from the engine's time, if its clock was set."""
         set_ms = now_ms - self.now_ms - round((elapsed_s() - self.at) * 1000)
         if abs(set_ms) > step_ms:
             dues = np.where(_has(puts, DUE_COUNTED), puts.due_ms + set_ms, puts.due_ms)
@@ -50,7 +51,7 @@ class Putter:
         self._turns = itertools.count()
 
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
-        """Add messages; of several shards each does its part by itself."""
+        """Add messages; each of several shards puts its own part."""
         counted = self._counted(puts)
         puts = self._settled(puts)
         parts, own = self._parts(puts), _own(puts.ids)
@@ -75,15 +76,15 @@ class Putter:
         numbers[results != Result.CREATED] = 0
         answer = PutAnswer(ids, results, numbers)
         if errors:
-            # What may have been done counts for more than what was not.
+            # A put with an unknown outcome matters more than a refused put.
             errors.sort(key=lambda error: not isinstance(error, ServerUnreachable))
             raise errors[0] if refused.all() else PartlyPut(errors[0], answer, refused)
         return answer
 
     def _settled(self, puts: Puts) -> Puts:
-        """Let what is to be due now be due by the earliest time that the engine can have.
+        """Return the put with dues of now set to the engine's earliest possible time.
 
-        A due that the caller named stays what it is.
+        A due that the caller set is not changed.
         """
         clock = self._shards.server_clock
         if clock is None or puts.counted is None:
@@ -95,7 +96,7 @@ class Putter:
         return dataclasses.replace(puts, due_ms=np.where(is_now, least_ms, puts.due_ms))
 
     def _parts(self, puts: Puts) -> dict[int, I64]:
-        """Return which messages go to which shard: by key, else by id, else all to the next."""
+        """Return the messages for each shard: by key, else by id, else all to the next shard."""
         if not len(puts):
             return {}
         count, turn = self._shards.count, next(self._turns) % self._shards.count
@@ -110,7 +111,7 @@ class Putter:
         return {shard: np.array(places) for shard, places in shares(shards).items()}
 
     def _counted(self, puts: Puts) -> "_Counted | None":
-        """Return from when the delays of a put are counted; None where there are none."""
+        """Return the base time for the delays of a put; None without delays."""
         if self._shards.server_clock is None or puts.counted is None or not puts.counted.any():
             return None
         return _Counted(self._shards.clock.now_ms(), elapsed_s())
@@ -124,13 +125,14 @@ class Putter:
         own: bytes,
         counted: "_Counted | None",
     ) -> _Told:
-        """Put the messages of one shard; tell what was done, and why not all of it was."""
+        """Put the messages of one shard; return the results, and the error for the rest."""
         done: _Done = []
         steps = 0
         while len(places):
             answer = await self._put_as(shard, puts, places, on_conflict, own, counted)
             if isinstance(answer, int):
-                # The engine's clock was set since the delays were counted, or it is another one.
+                # The engine's clock was set since the delays were counted, or the engine is another
+                # one.
                 assert counted is not None
                 puts, counted = counted.again(puts, answer, self._shards.limits.step_ms)
                 steps += 1
@@ -140,7 +142,7 @@ class Putter:
             done += some
             if error is not None:
                 return done, error
-            # One call does not do all of what is long.
+            # One call does not do all of a long put.
             places = np.setdiff1d(places, np.concatenate([put for put, *_ in some]))
         return done, None
 
@@ -153,8 +155,8 @@ class Putter:
         own: bytes,
         counted: "_Counted | None",
     ) -> _Told | int:
-        """Do the same; return the engine's time when delays are to be counted anew."""
-        # Of an id that stands twice the first, or the last, counts: the order must stay.
+        """Do the same; return the engine's time when the delays must be counted again."""
+        # Of a repeated id the first, or the last, counts: the order must be kept.
         for may_sort in (own != b"2", False):
             blocks = blocks_of(puts, places, self._shards.clock.now_ms(), may_sort=may_sort)
             large = () if self._shards.is_cluster else tuple(_large(blocks))
@@ -197,7 +199,7 @@ class Putter:
         own: bytes,
         counted: "_Counted | None",
     ) -> _Told:
-        """Put messages part by part, in their order, up to the first part that is refused."""
+        """Put messages part by part, in order, up to the first refused part."""
         done: _Done = []
         for places in parts:
             some, error = await self._put(shard, puts, places, on_conflict, own, counted)
@@ -208,7 +210,7 @@ class Putter:
 
 
 def shard_for(id_: bytes, extra: bytes, count: int) -> int:
-    """Return the shard of a message: that of its key, if it has one, or else of its id."""
+    """Return the shard of a message, by its key or else by its id."""
     key = decode_extra(extra).key if extra else None
     return shard_of(id_ if key is None else b"key " + key.encode(), count)
 
@@ -224,7 +226,7 @@ def _large(blocks: Sequence[Block]) -> list[tuple[int, bytes]]:
 
 
 def _own(ids: Sequence[bytes] | None) -> bytes:
-    """Return whose ids they are: the queue's, the caller's, or the caller's with one twice."""
+    """Return the kind of the ids: the queue's, the caller's, or the caller's with a repeated id."""
     if ids is None:
         return b"0"
     return b"1" if len(set(ids)) == len(ids) else b"2"

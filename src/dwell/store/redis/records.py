@@ -1,4 +1,4 @@
-"""Records: what the functions answer, loose messages and blocks, as batches of messages."""
+"""Records: the answers of the functions, loose messages and blocks, as batches of messages."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -16,14 +16,14 @@ from dwell.store.redis.numbers import number, receipts_of
 _RECORD, _HEAD = LOOSE.python, BLOCK.python
 _SIZE, _NAMES_END, _TOPIC_SIZE = map(BLOCK.place, ("size", "names_end", "topic_size"))
 _NO_ERROR = 65_535
-#: The bits of a number below those of the block in whose place its message is: slot and shard.
+#: The bits of a message's number below its block's number: slot and shard.
 _PLACE_BITS = 14
 _SLOT_BITS = 6
 
 
-#: Which field of a row a column of a batch holds, where its name is another.
+#: Batch columns with another name for the field of a row.
 _FIELDS = {"numbers": "number"}
-#: What a block says in its head, for all of its messages.
+#: Fields in a block's head, equal for all of its messages.
 _IN_HEADS = ("priority", "attempt", "max_attempts", "lease_ms")
 
 
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 def loose(n: int, shard: int, text: bytes, now_ms: int) -> Row:
-    """Return a loose message; one that waits is ready when its due has come."""
+    """Return a loose message; a waiting message is ready when its due has come."""
     (state, attempt, take, ends, due, priority, expires, lease, most, *sizes) = _RECORD.unpack_from(
         text
     )
@@ -74,7 +74,7 @@ def is_of_block(entry: bytes) -> bool:
 
 
 def _is_of(entry: bytes, text: bytes) -> bool:
-    """Tell whether a text is what the take of an entry has."""
+    """Tell whether a text belongs to the take of an entry."""
     at = 6 if is_of_block(entry) else 3
     return text[0] == State.LEASED and text[at : at + 4] == entry[-4:]
 
@@ -85,11 +85,11 @@ class Leased:
     def __init__(self, store: int) -> None:
         self._store = store
         self._parts: list[tuple[int, Batch]] = []
-        #: The shard of the last part, when that is of blocks.
+        #: The shard of the last part, if that part is of blocks.
         self._last_block: int | None = None
         self._size = 0
         self.size_bytes = 0
-        #: When the first lease of them ends, by the monotonic clock.
+        #: The earliest end of their leases, by the monotonic clock.
         self.ends_at = float("inf")
 
     def add(
@@ -99,10 +99,10 @@ class Leased:
         now_ms: int,
         heard_at: float,
     ) -> None:
-        """Add what was taken of one shard: entries with their texts, and when that was heard.
+        """Add the messages taken from a shard: entries with their texts, and the answer's time.
 
-        A message that was gone, or another taker's, when its text was read is left out: its lease
-        had ended before.
+        A message that was gone, or held by another taker, when its text was read is left out: its
+        lease had ended before.
         """
         found = [(entry, text) for entry, text in entries if text and _is_of(entry, text)]
         for is_block, some in groupby(found, key=lambda pair: is_of_block(pair[0])):
@@ -119,12 +119,12 @@ class Leased:
             if not is_block and self._last_block == shard:
                 part = self._in_order(part)
             self._parts.append((shard, part))
-            # More of the block may come, loose, in another call.
+            # More messages of the block may follow, loose, in another call.
             is_open = is_block or len(self._parts) == count
             self._last_block = shard if is_open else None
 
     def _in_order(self, part: Batch) -> Batch:
-        """Return loose messages, and what the block before them has, in the order of both."""
+        """Return loose messages merged with the messages of the block before them, in order."""
         before = self._parts[-1][1]
         places = np.append(before.numbers, part.numbers) >> np.uint64(_PLACE_BITS)
         is_of_it = places == places[len(before) - 1]
@@ -142,9 +142,9 @@ class Leased:
         return self._size
 
     def batch(self, clock_of: Callable[[int], Clock]) -> Batch:
-        """Return those whose lease goes on, by the clock of their shard.
+        """Return the messages whose leases have not ended, by the clock of their shard.
 
-        An answer can come late, and another can have what it names by then.
+        An answer can come late, when another taker may already hold some of its messages.
         """
         found = []
         for shard, part in self._parts:
@@ -159,12 +159,12 @@ class Leased:
 
 
 def place_of(entry: bytes) -> int:
-    """Return the place of an entry: that of its block, or of the block that it was a part of."""
+    """Return the place of an entry: its block's place, or its former block's."""
     return int.from_bytes(entry[:7], "big") >> _SLOT_BITS
 
 
 def batch_of(rows: Sequence[Row], store: int | None = None) -> Batch:
-    """Return messages as a batch, with receipts when ``store`` is the number of one."""
+    """Return messages as a batch, with receipts if ``store`` is a store's number."""
     values = zip(*rows, strict=True) if rows else iter([()] * len(Row._fields))
     lists = dict(zip(Row._fields, map(list, values), strict=True))
     columns: dict[str, Any] = {
@@ -185,17 +185,17 @@ def batch_of(rows: Sequence[Row], store: int | None = None) -> Batch:
 
 
 def versions_of(rows: Sequence[Row]) -> U64:
-    """Return numbers of messages that are others after any change: the take, and a sum below it.
+    """Return numbers that differ after any change: the take, and a checksum below it.
 
-    A take, a replacement, a kick and a move change the take; whatever else happens changes one of
-    the numbers that the sum is of. ``finding.lua`` compares it.
+    A take, a replacement, a kick and a move change the take; any other change alters one of the
+    numbers in the checksum. ``finding.lua`` compares it.
     """
     columns = np.array(
         [(row.number, row.due_ms, row.until_ms, row.attempt, row.state, row.take) for row in rows],
         np.uint64,
     ).reshape(-1, 6)
     numbers, dues, ends, attempts, states, takes = columns.T
-    # Whether a message that waits is due by now is no change of it.
+    # A waiting message that falls due is not changed by that.
     states = np.where(states == State.READY, np.uint64(State.DELAYED), states)
     factors = np.array([1, 3, 5, 65_537, 1 << 28], np.uint64)
     sums = np.stack([numbers >> np.uint64(8), dues, ends, attempts, states], axis=1) @ factors
@@ -204,15 +204,15 @@ def versions_of(rows: Sequence[Row]) -> U64:
 
 
 def packed_versions(versions: U64 | None, places: Sequence[int]) -> bytes:
-    """Return some versions as a function is told them; nothing where none are given."""
+    """Return versions in the form that functions take; empty if none are given."""
     return b"" if versions is None else versions[list(places)].astype(">u8").tobytes()
 
 
 class Names:
-    """What blocks of one shard say of those of their messages that are still there, in columns.
+    """The names of blocks of one shard, in columns: for each message that is still there.
 
-    ``heads`` are the blocks' own, ``block`` says for each message which block it is in. Offsets are
-    in ``text``, all texts one behind the other.
+    ``heads`` are the blocks' own, ``block`` is the index of each message's block. Offsets are in
+    ``text``, the concatenation of all texts.
     """
 
     def __init__(self, shard: int, pairs: Sequence[tuple[int, bytes]]) -> None:
@@ -236,25 +236,25 @@ class Names:
         self.ids = _ids(self.blobs(id_starts, id_ends), self.numbers)
 
     def rows(self, starts: I64, width: int) -> U8:
-        """Return what each block has for its slots from some place on, a row a slot."""
+        """Return a table in each block with one row for each slot, starting at a place."""
         spans = zip(self.texts, starts.tolist(), self.sizes.tolist(), strict=True)
         parts = [text[at : at + width * size] for text, at, size in spans]
         return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, width)
 
     def starts(self, ends: I64, firsts: I64) -> I64:
-        """Return where each piece begins that lies behind the one before it in its block."""
+        """Return the start of each piece, which follows the piece before it in its block."""
         starts = np.empty_like(ends)
         starts[1:] = ends[:-1]
         starts[self.firsts] = firsts
         return starts
 
     def blobs(self, starts: I64, ends: I64) -> Blobs:
-        """Return pieces of the messages that are still there; offsets are those in a block."""
+        """Return pieces of the messages that are still there; offsets count within a block."""
         live, offsets = self.live, self.offsets
         return Blobs(self.text, (starts + offsets)[live], (ends + offsets)[live])
 
     def column(self, name: str, dtype: type[np.generic]) -> Any:
-        """Return one number of the heads, for each message that of its block."""
+        """Return a number of the heads for each message, from its block."""
         place = BLOCK.place(name)
         values = [head[place] for head in self.heads]
         if isinstance(values[0], bytes):
@@ -271,7 +271,7 @@ class Names:
 
 
 def _ids(own: Blobs, numbers: U64) -> Sequence[str]:
-    """Return ids: those of the caller's, and where there is none that of the queue's making."""
+    """Return ids: the caller's own, or else the id that the queue made."""
     sizes = own.sizes
     if sizes.all():
         return LazyIds.of(own)
@@ -282,7 +282,7 @@ def _ids(own: Blobs, numbers: U64) -> Sequence[str]:
 
 
 def blocks_batch(shard: int, pairs: Sequence[tuple[int, bytes]], store: int) -> Batch:
-    """Return the messages of blocks that were taken: pairs of first n and text."""
+    """Return the messages of taken blocks: pairs of first n and text."""
     names = Names(shard, pairs)
     count = len(names.numbers)
     names_ends = np.array([head[_NAMES_END] for head in names.heads])
@@ -310,7 +310,7 @@ def blocks_batch(shard: int, pairs: Sequence[tuple[int, bytes]], store: int) -> 
 
 
 def _number(data: U8) -> I64:
-    """Return numbers that are written in bytes, the highest first, one a row."""
+    """Return big-endian numbers, one a row."""
     width = data.shape[1]
     wide = np.zeros((len(data), 8), np.uint8)
     wide[:, 8 - width :] = data

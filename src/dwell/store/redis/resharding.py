@@ -1,10 +1,10 @@
-"""Resharding: more shards for a store that nobody has open, without losing a message.
+"""Resharding: adds shards to a store that is not open anywhere, without losing a message.
 
-A message moves when its id, or its key, belongs to another shard by the new number: first it is
-taken in there, then it is let go. Both are harmless when they are done again, so a run that was cut
-off is made again with the same number. Ids that the queue made name their shard and stay; so
-nothing moves while an ordered topic has such messages that belong to another shard by their keys,
-or while two messages that have one id, under different keys, would meet in one shard.
+A message moves when its id, or its key, belongs to another shard by the new number: the new shard
+adopts it first, then the old one drops it. Both steps can be repeated, so an interrupted run is
+simply started again with the same number. Queue-made ids name their shard, so their messages stay;
+nothing moves while an ordered topic has such messages whose keys belong to another shard, or while
+two messages with one id, under different keys, would meet in one shard.
 """
 
 from array import array
@@ -25,7 +25,7 @@ from dwell.store.redis.records import Row
 from dwell.store.redis.settling import Settling
 from dwell.store.redis.shards import Shards
 
-#: How many messages one call takes in: as many as a block of numbers has.
+#: How many messages one call adopts: as many as a block of numbers has.
 _PART = 64
 #: How many leases are ended together.
 _ENDED = 1_000
@@ -36,9 +36,9 @@ async def reshard(url: str, shards: int) -> int:
     """Give a store ``shards`` shards; return how many messages have moved.
 
     Raises InvalidInput for a number that is not above the present one, and while an ordered topic
-    has messages that cannot move to the shard of their key, as the queue made their ids, or two
-    messages of one id would meet in one shard; and StoreLocked while an instance has the store
-    open. Leases that are under way end.
+    has messages that cannot move to the shard of their key, because the queue made their ids, or
+    two messages of one id would meet in one shard; and StoreLocked while an instance has the store
+    open. Current leases end.
     """
     store = Shards(options_of(url, {}), None, lambda topic, count: None, lambda: None)
     await store.open(is_alone=True)
@@ -64,14 +64,14 @@ class _Move:
         self._moved = 0
 
     async def run(self) -> int:
-        """Move everything, and write down the new number."""
+        """Move everything, and write the new number."""
         if await self._shards.listeners():
             raise StoreLocked("an instance has the store open; stop all of them first")
         await self._check_lanes()
         await self._check_ids()
         await self._shards.announce_move(self._target)
         await self._settling.compare(self._target)
-        # What is remembered comes first: a message that is taken in keeps what was of its id.
+        # Remembered ids are moved first: an adopted message keeps the memory of its id.
         for shard in range(self._before):
             await self._copy_memories(shard)
         for shard in range(self._before):
@@ -82,9 +82,9 @@ class _Move:
         return self._moved
 
     async def _check_lanes(self) -> None:
-        """Raise InvalidInput for a message that would be left behind in the old shard of its key.
+        """Raise InvalidInput for a message that would stay in the old shard of its key.
 
-        Later ones of the key would be put into the new one, and overtake it.
+        Later messages of the key would go to the new shard, and overtake it.
         """
         known = (await self._settling.versions(0)).items()
         ordered = {topic.decode() for topic, (_, data) in known if msgpack.decode(data)["ordered"]}
@@ -101,9 +101,9 @@ class _Move:
     async def _check_ids(self) -> None:
         """Raise InvalidInput for two messages of one id that would meet in one shard.
 
-        Under different keys they are two messages, and a shard can keep one of them, also while
-        the other is about to leave it. What a run that was cut off has taken in may be in its old
-        shard still, and is no other message.
+        Under different keys they are two messages, and a shard can keep one of them, even while the
+        other is about to leave. A message adopted by an interrupted run may still be in its old
+        shard, and is not another message.
         """
         if self._before == 1 or self._shards.is_moving:
             return
@@ -125,7 +125,7 @@ class _Move:
                 seen.add(name)
 
     async def _own_ids(self) -> AsyncIterator[tuple[int, str, str]]:
-        """Yield shard, topic and id of each message whose id is a caller's: old and new shard."""
+        """Yield shard, topic and id of each message with a caller's id, for both of its shards."""
         for shard in range(self._before):
             async for _, row in self._messages(shard):
                 if not row.id.startswith(QUEUE_ID_MARK):
@@ -133,16 +133,16 @@ class _Move:
                         yield place, row.topic, row.id
 
     def _home(self, shard: int, row: Row, *, is_bound: bool = True) -> int:
-        """Return the shard that a message belongs to by the new number.
+        """Return the shard of a message by the new number.
 
-        ``is_bound``: when the queue made its id it is that which the id names.
+        ``is_bound``: a queue-made id binds the message to the shard that it names.
         """
         if is_bound and row.id.startswith(QUEUE_ID_MARK):
             return shard
         return shard_for(row.id.encode(), row.extra, self._target)
 
     async def _messages(self, shard: int) -> AsyncIterator[tuple[tuple[int, bytes], Row]]:
-        """Yield all messages of a shard: number and text, and what that says."""
+        """Yield all messages of a shard: number and text, and the decoded row."""
         n = 0
         while True:
             answer = await self._shards.run(shard, "sweep", n, _EVERY_N, 1_000)
@@ -176,7 +176,7 @@ class _Move:
         self._moved += len(pairs)
 
     async def _end_leases(self, rows: list[Row]) -> None:
-        """Let leases of messages that stay end: their receipts are those of another store."""
+        """End the leases of messages that stay: their receipts belong to another store."""
         numbers = np.array([row.number for row in rows], np.uint64)
         takes = np.array([row.take for row in rows], np.uint64)
         receipts = receipts_of(numbers, takes, self._shards.number)
@@ -185,10 +185,10 @@ class _Move:
         )
 
     async def _copy_memories(self, shard: int) -> None:
-        """Let every shard remember an id to which a message of this shard can belong by now.
+        """Copy a remembered id to every shard that a message with this id may now belong to.
 
-        That is the shard of its key, which nobody knows any more. The old shard, and those that
-        never need it, forget it in its time.
+        That is the shard of its key, which is no longer known. The old shard, and shards that never
+        need it, drop it in time.
         """
         engine = self._shards.engine
         step = gcd(self._before, self._target)

@@ -1,4 +1,4 @@
-"""Scans: messages of one state by due, put together of what many short calls name."""
+"""Scans: messages of one state by due, merged from many short calls."""
 
 import heapq
 
@@ -12,18 +12,18 @@ from dwell.store.redis.shards import Shards
 
 _FIRST, _LAST = (-(2**62), 0), (2**62, 0)
 
-#: Due and number of a message: what a scan is ordered by.
+#: Due and number of a message: the order of a scan.
 Name = tuple[int, int]
 
 
 class Scanner:
-    """Returns pages of what the shards have in one state."""
+    """Returns pages of the shards' messages in one state."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
     async def page(self, topic: str, state: State, cursor: Cursor | None, limit: int) -> Page:
-        """Return a page; what leaves its state meanwhile may be missing in it."""
+        """Return a page; a message that leaves its state during the scan may be missing."""
         names: list[Name] = []
         for shard in range(self._shards.count):
             names += await self._names(shard, topic, state, cursor, limit + 1)
@@ -49,7 +49,7 @@ class Scanner:
         """Return the first messages of a shard after a cursor."""
         due_ms, after = _FIRST if cursor is None else (cursor.due_ms, cursor.arrival)
         n, of = split(after)
-        # Among the same due, what is in a shard before the cursor's has a lower number.
+        # At the same due, messages of shards before the cursor's have a lower number.
         after_n = n if of >= shard else n - 1
         found: set[Name] = set()
         end, where = _LAST, b""
@@ -65,7 +65,7 @@ class Scanner:
                 return [(due_ms, number(n, shard)) for due_ms, n in found]
 
     async def _whole(self, topic: str, state: State, numbers: list[int]) -> tuple[list[Row], int]:
-        """Return the first messages, as many as an answer holds, and how many were looked at."""
+        """Return the first messages, as many as fit an answer, and how many were read."""
         rows: list[Row] = []
         read, size_bytes, step = 0, 0, self._shards.limits.scan_first
         while read < len(numbers) and size_bytes < MAX_BATCH_BYTES:
@@ -73,13 +73,13 @@ class Scanner:
             size_bytes += sum(len(row.body) + len(row.extra) for row in found)
             rows += found
             read = min(read + step, len(numbers))
-            # As many as there is room for, if the next are as large as those so far.
+            # As many as fit, if the next messages are as large as those before.
             fitting = (MAX_BATCH_BYTES - size_bytes) * read // (size_bytes + 1)
             step = min(max(fitting, 1), self._shards.limits.scan_read * self._shards.count)
         return rows, read
 
     async def _rows(self, topic: str, state: State, numbers: list[int]) -> list[Row]:
-        """Return messages in the order that is given, those that are still where they were."""
+        """Return messages in the given order, if they are still in place."""
         pairs, most = [split(of) for of in numbers], self._shards.limits.scan_read
         rows: dict[int, Row] = {}
         for shard, places in shares([shard for _, shard in pairs]).items():

@@ -1,11 +1,10 @@
 """Settling: the settings of topics, which the first shard decides and the other shards follow.
 
-A change is merged into the settings where they are recorded, in one call on the first shard, and
-gets a version; where another shard has newer ones, as the first came back with older data, the
-change is merged into those. Every shard keeps the newest version that it was told. The first shard
-keeps a note of each change until all shards have it, and a shard notes that its engine came back
-with other data. The next tick of any instance sees such a note, and the settings of all shards are
-compared.
+A change is merged into the settings in the first shard, in one call, and gets a version; if another
+shard has newer settings, because the first came back with older data, the change is merged into
+those. Every shard keeps the newest version that it has seen. The first shard keeps a note of each
+change until all shards have it, and a shard notes when its engine restarts with other data. The
+next tick of any instance sees such a note, and the settings of all shards are compared.
 """
 
 import asyncio
@@ -36,13 +35,13 @@ class Settling:
         self._task: asyncio.Task[None] | None = None
 
     async def settings(self, topic: str) -> TopicSettings:
-        """Return what holds for a topic."""
+        """Return the settings of a topic."""
         engine = self._shards.engine
         data = await engine.ask("HGET", engine.keys(0).topics, topic)
         return TopicSettings() if data is None else _decoded(settings_of(data))
 
     async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
-        """Merge changes into the settings of a topic; return what holds then."""
+        """Merge changes into the settings of a topic; return the result."""
         if self._shards.count > 1:
             await self._catch_up(topic)
         data, version = await self._set(0, topic, msgspec.msgpack.encode(changes), "")
@@ -53,7 +52,7 @@ class Settling:
         return _decoded(data)
 
     async def _catch_up(self, topic: str) -> None:
-        """Let the first shard have the newest settings of a topic of all that can be reached."""
+        """Give the first shard the newest settings of a topic from all reachable shards."""
         first, *others = await all_of(
             [self._version_there(shard, topic) for shard in range(self._shards.count)]
         )
@@ -65,7 +64,7 @@ class Settling:
         try:
             return await self._version(shard, topic)
         except ServerUnreachable:
-            # A comparison brings it up to the others when it is back.
+            # A comparison updates it when it is back.
             return _NONE
 
     async def _version(self, shard: int, topic: str) -> tuple[int, bytes]:
@@ -87,12 +86,12 @@ class Settling:
     # --- comparing ----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin to compare the settings of all shards, unless that is under way."""
+        """Start comparing the settings of all shards, unless a comparison is running."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._compare())
 
     async def close(self) -> None:
-        """Let go of a comparison that is under way."""
+        """Stop a running comparison."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -104,7 +103,7 @@ class Settling:
             _log.warning("settings cannot be compared between shards, trying again: %s", error)
 
     async def compare(self, count: int = 0) -> None:
-        """Let each of ``count`` shards, usually all, have the newest settings of each topic."""
+        """Give each of ``count`` shards, usually all, the newest settings of each topic."""
         engine, shards = self._shards.engine, range(count or self._shards.count)
         notes = [_pairs(await engine.ask("HGETALL", engine.keys(of).unsettled)) for of in shards]
         found = [await self.versions(shard) for shard in shards]
@@ -135,5 +134,5 @@ def _decoded(data: bytes) -> TopicSettings:
 
 
 def _pairs(found: Any) -> dict[bytes, bytes]:
-    """Return what HGETALL answers: a dict, or fields and values in turn."""
+    """Return the answer of HGETALL as a dict; it is a dict, or alternating fields and values."""
     return found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))

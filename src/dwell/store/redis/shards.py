@@ -1,4 +1,4 @@
-"""Shards: the parts of a store, and how a verb is run on each of them that it concerns."""
+"""Shards: the parts of a store, and the running of a verb on each of them that it concerns."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Answer(NamedTuple):
-    """What a verb answers: values of its own, and what each says at its end.
+    """The answer of a verb: its own values, and the common end of all answers.
 
     ``now_ms`` is the engine's time, ``next_ms`` the shard's next deadline, 0 for none, and ``new``
     has pairs of a topic and how many of its messages can be taken.
@@ -48,9 +48,9 @@ class Answer(NamedTuple):
 
 
 class Shards:
-    """The shards of one store; ``wake`` and ``plan`` are those of the store.
+    """The shards of one store; ``wake`` and ``plan`` come from the store.
 
-    ``agreed`` is called when the number or the secret of the store may be others than before.
+    ``agreed`` is called when the number or the secret of the store may have changed.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Shards:
     ) -> None:
         self.engine = Engine(options)
         self.is_cluster = options.address.kind == "cluster"
-        #: With a real clock the time is that of the engine.
+        #: With a real clock the engine's time is used.
         self.server_clock = ServerClock() if clock is None or isinstance(clock, RealClock) else None
         self.clock: Clock = self.server_clock or clock or RealClock()
         self._clocks: dict[int, ServerClock] = {}
         self.limits = options.limits
-        #: From how many messages on a block is worth more than the messages one by one.
+        #: At least this many messages are put as a block; fewer are cheaper as loose messages.
         self.packed = options.packed
         own = options.limits != USUAL
         self._limits = msgspec.msgpack.encode(options.limits.of_functions()) if own else b""
@@ -77,7 +77,7 @@ class Shards:
         self.count = 0
         #: The next deadline of each shard, 0 for none.
         self.deadlines_ms: dict[int, int] = {}
-        #: When the queue wakes up next, 0 for never.
+        #: The planned time of the queue's next wake-up, 0 for never.
         self.planned_ms = 0
         self._options = options
         self._wake = wake
@@ -90,7 +90,7 @@ class Shards:
         self._is_alone = False
 
     async def is_made(self) -> bool:
-        """Connect, and tell whether something is written that instances agree on."""
+        """Connect, and tell whether an agreement of the instances exists."""
         await self.engine.open()
         try:
             return await self._agreement.is_made()
@@ -98,9 +98,9 @@ class Shards:
             await self.engine.close()
 
     async def open(self, *, is_alone: bool = False) -> None:
-        """Connect, and learn or decide what all instances agree on; raises StoreError.
+        """Connect, and read or make the agreement of all instances; raises StoreError.
 
-        Who is alone may open a store whose messages move, and hears nothing of others.
+        With ``is_alone`` a store with moving messages can be opened, and no wakes are received.
         """
         self._is_alone = is_alone
         await self.engine.open()
@@ -113,7 +113,7 @@ class Shards:
         self._listen()
 
     async def close(self) -> None:
-        """Let go of the engine."""
+        """Disconnect from the engine."""
         await self._stop_listening()
         await self.engine.close()
 
@@ -131,7 +131,7 @@ class Shards:
     # --- agreeing -----------------------------------------------------------------------------
 
     async def _agree(self) -> None:
-        """Learn what holds for all instances, or decide it where nothing does."""
+        """Read the agreement of all instances, or make it if it is missing."""
         config = await self._agreement.config(self._config)
         if config.target and not self._is_alone:
             raise StoreLocked(
@@ -148,12 +148,12 @@ class Shards:
         self._config, self.number, self.count = config, config.number, config.shards
         self.deadlines_ms, self.planned_ms = {}, 0
         if self.server_clock is not None:
-            # The nodes of a cluster need not agree on the time, so each shard has a clock.
+            # The nodes of a cluster may differ in time, so each shard has a clock.
             self._clocks = {shard: ServerClock() for shard in range(self.count)}
             self._clocks[self._options.home % self.count] = self.server_clock
 
     async def _agree_anew(self, shard: int, number: int) -> None:
-        """Agree again on what holds, as a shard does not belong to the store ``number``."""
+        """Read the agreement again, because a shard does not belong to the store ``number``."""
         async with self._agreeing:
             if self.number == number:
                 await self._agree()
@@ -165,15 +165,15 @@ class Shards:
                     if self._wakes is not None:
                         await self._stop_listening()
                         self._listen()
-        # A shard that cannot be reached does not hold up the others.
+        # An unreachable shard must not block the others.
         if shard < self.count:
             assert self._config is not None
             await self._claim(shard, self._config)
 
     async def _claim(self, shard: int, config: Config, *, is_forced: bool = False) -> None:
-        """Let a shard belong to the store, if it is new or has lost all.
+        """Assign a shard to the store, if it is new or has lost everything.
 
-        Where the store is gone by now, nothing is done, and the next call of the shard tells so.
+        If the store is gone by now, this does nothing, and the next call of the shard reports it.
         """
         data = msgspec.msgpack.encode(config)
         told = (self.count, self._options.max_events, self._limits, config.number)
@@ -191,19 +191,19 @@ class Shards:
         await self._claim(shard, config, is_forced=True)
 
     def _now_ms(self) -> int:
-        """Return the time of a call: 0 lets the engine take its own."""
+        """Return the time for a call: 0 makes the engine use its own."""
         return self.clock.now_ms() if self.server_clock is None else 0
 
     @property
     def is_moving(self) -> bool:
-        """Whether messages are on their way to more shards, in a run that was cut off."""
+        """Whether an interrupted run was moving messages to more shards."""
         return self._config is not None and self._config.target != 0
 
     async def announce_move(self, target: int) -> None:
-        """Write down that messages move; raises InvalidInput when they move elsewhere already.
+        """Record that messages are moving; raises InvalidInput if they already move elsewhere.
 
-        The store gets a new number: receipts from before are refused, and every shard refuses
-        the calls of an instance that still has the store open.
+        The store gets a new number: earlier receipts are refused, and every shard refuses the calls
+        of an instance that still has the store open.
         """
         config = await self._agreement.config()
         if config.target not in (0, target):
@@ -222,7 +222,7 @@ class Shards:
         await self._move_to(config, target)
 
     async def end_move(self, target: int) -> None:
-        """Write down the new number of shards."""
+        """Record the new number of shards."""
         assert self._config is not None
         config = msgspec.structs.replace(self._config, shards=target, target=0)
         await self._move_to(config, target)
@@ -233,7 +233,7 @@ class Shards:
             await self._agreement.write(config)
         for shard in range(shards):
             await self._claim(shard, config, is_forced=True)
-        # The first shard says it last: who opens the store before is told that messages move.
+        # The first shard is written last: an open before that reports that messages are moving.
         await self._agreement.write(config)
 
     async def listeners(self) -> int:
@@ -241,18 +241,18 @@ class Shards:
         return await self.engine.listeners(self._channel(0))
 
     def _channel(self, shard: int) -> str:
-        """Return the channel of a shard; several stores of one engine share the names of keys."""
+        """Return the channel of a shard; stores of one engine may use the same key names."""
         return f"{self.engine.keys(shard).wake}:{self.number}"
 
     def round(self) -> Iterator[int]:
-        """Yield all shards, from the home shard of this instance on."""
+        """Yield all shards, starting with the home shard of this instance."""
         home = self._options.home
         return ((home + step) % self.count for step in range(self.count))
 
     # --- running ------------------------------------------------------------------------------
 
     def clock_of(self, shard: int) -> Clock:
-        """Return the clock by which the messages of a shard fall due and leases end."""
+        """Return the clock for the dues and leases of a shard's messages."""
         return self._clocks.get(shard, self.clock)
 
     async def run(
@@ -264,11 +264,11 @@ class Shards:
         call: Call | None = None,
         patience_s: float | None = None,
     ) -> Answer:
-        """Run a verb on a shard, and note what it says of wakes and of the next deadline.
+        """Run a verb on a shard, and process the wakes and the deadline in its answer.
 
-        It is run again as long as it says that work which time asks for is left before it.
+        It is repeated while it reports that due work is left before it.
 
-        ``call`` and ``patience_s`` are those of the engine, which gives up after its time-out at
+        ``call`` and ``patience_s`` are passed to the engine, which gives up after its time-out at
         the latest.
         """
         while True:
@@ -294,7 +294,7 @@ class Shards:
                 return answer
 
     def _hear(self, shard: int, next_ms: int, new: list[Any]) -> None:
-        """Wake takers for what is new, and let the queue ask again when a deadline is nearer."""
+        """Wake takers for new messages, and reschedule the queue if a deadline is nearer."""
         self.deadlines_ms[shard] = next_ms
         for topic, count in tuples(new, 2):
             self._wake(topic.decode() if isinstance(topic, bytes) else topic, int(count))
@@ -310,7 +310,7 @@ class Shards:
     # --- by receipt and by id -----------------------------------------------------------------
 
     def groups(self, receipts: U64) -> dict[int, list[Group]]:
-        """Return receipts in groups by shard; raises ForeignReceipt for those of other stores."""
+        """Return receipts in groups by shard; raises ForeignReceipt for other stores' receipts."""
         foreign = receipts[:, 0] >> np.uint64(32) != self.number
         if foreign.any():
             at = int(foreign.argmax())
@@ -326,10 +326,10 @@ class Shards:
         most: int,
         own: Callable[[Sequence[Group]], tuple[object, ...]],
     ) -> U8:
-        """Run a verb on each shard's receipts, about ``most`` at a time, one after another.
+        """Run a verb on each shard's receipts, about ``most`` at a time, in sequence.
 
-        A call may answer for the first groups only; it is made again for the others. ``own``
-        returns what the verb is told beside some groups.
+        A call may answer for the first groups only; the others are sent again. ``own`` returns the
+        further arguments for some groups.
         """
         results = np.full(len(receipts), Result.STALE, np.uint8)
 
@@ -357,11 +357,11 @@ class Shards:
         versions: U64 | None,
         own: Callable[[list[int]], tuple[object, ...]],
     ) -> U8:
-        """Run a verb where each id is; what is unknown there is looked for on the other shards.
+        """Run a verb on the shard of each id; ids unknown there are sent to the other shards.
 
         A message with a key is in the shard of its key. A call may answer for the first ids only;
-        it is made again for the others. ``own`` returns what the verb is told beside the ids at
-        some places. A message that has another version than is given is unknown.
+        the others are sent again. ``own`` returns the further arguments for the ids at some places.
+        A message with another version than the given one is unknown.
         """
         results = np.full(len(ids), Result.UNKNOWN, np.uint8)
 
@@ -394,13 +394,13 @@ class Shards:
 
 
 async def all_of(calls: Sequence[Awaitable[T]]) -> list[T]:
-    """Return what some calls answer; when one fails, the others are done all the same."""
+    """Return the answers of calls; if one fails, the others still complete."""
     if len(calls) == 1:
         return [await calls[0]]
     answers = await asyncio.gather(*calls, return_exceptions=True)
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     for error in errors:
-        # What is a mistake of ours is not hidden behind what can be tried again.
+        # A bug of ours must not be hidden by an error that allows a retry.
         if not isinstance(error, DwellError):
             raise error
     if errors:

@@ -1,4 +1,4 @@
-"""Short keys: those of the messages of a block behind one another, for who needs no more of it."""
+"""Short keys: the concatenated keys of a block's messages, for calls that need only these."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ import numpy as np
 from dwell.batch.blobs import joined
 from dwell.message import I64
 
-#: What an extra begins with that has a key, without and with headers; and what is added to the size
-#: of a text of less than 32 bytes to mark it (MessagePack: fixarray, fixstr).
+#: The first bytes of an extra with a key, without and with headers; and the mark that is added to
+#: the size of a text of less than 32 bytes (MessagePack: fixarray, fixstr).
 _LISTS = (0x91, 0x92)
 _TEXT, _TEXTS = 0xA0, 32
 
 
 class ShortKeys:
-    """The keys of a put's messages, each with its size in the byte before it.
+    """The keys of a put's messages, each preceded by its size in one byte.
 
     A message without a key, or with a longer one, has a size of 0 in ``sizes``.
     """
@@ -33,7 +33,7 @@ class ShortKeys:
         self._texts[firsts[are_short]] -= _TEXT
 
     def of(self, part: slice) -> bytes:
-        """Return those of some messages; nothing if not all of them have one."""
+        """Return the keys of some messages; empty unless all of them have one."""
         if not self.sizes[part].all():
             return b""
         first = self._ends[part.start] - self.sizes[part.start]

@@ -1,4 +1,4 @@
-"""What only a part of a shard knows: found by comparing its parts, some of one a call."""
+"""Stale entries of a shard, found by comparing its parts, a piece a call."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from dwell.store.redis.counting import counts_of
 from dwell.store.redis.numbers import number
 from dwell.store.redis.shards import Shards
 
-#: What holds back others is put right before what is held back.
+#: Entries that hold back others are repaired before the others.
 _OF_A_SHARD_FIRST = ("places", "messages")
 _OF_A_TOPIC = ("delayed", "ready", "dead", "expiring", "fronts")
 _OF_A_SHARD = ("leased",)
@@ -17,7 +17,7 @@ _STATES = ("delayed", "ready", "leased", "dead")
 
 
 class StaleFinder:
-    """Finds what only some parts of one shard know, ``limit`` of it at most, and may repair it."""
+    """Finds at most ``limit`` stale entries of one shard, and may repair them."""
 
     def __init__(self, shards: Shards, shard: int, *, repair: bool, limit: int) -> None:
         self._shards = shards
@@ -30,12 +30,12 @@ class StaleFinder:
     async def find(self) -> list[Stale]:
         """Return what was found."""
         while await self._walk() and self._repair and self._left:
-            # Only what is whole can be counted.
+            # Only a consistent shard can be counted.
             pass
         return self._found[: self._limit]
 
     async def _walk(self) -> bool:
-        """Compare all parts, and the counts if nothing was found; tell whether anything was."""
+        """Compare all parts, and the counts if nothing was stale; tell whether anything was."""
         before = len(self._found)
         self._seen.clear()
         counts, _, position = await counts_of(self._shards, self._shard)
@@ -43,7 +43,7 @@ class StaleFinder:
             await self._compare(part, topic)
         if len(self._found) > before:
             return True
-        # What the list of topics has lost is still known to the messages.
+        # Messages still have the names of topics missing from the list.
         for topic in {topic for topic, _ in self._seen} - counts.keys():
             counts |= (await counts_of(self._shards, self._shard, topic))[0]
         await self._recount(counts, position)

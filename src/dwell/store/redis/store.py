@@ -50,15 +50,15 @@ from dwell.store.redis.stale import StaleFinder
 from dwell.store.redis.taking import Taking, blocks_of
 from dwell.store.redis.ticking import Ticks
 
-#: A message that the channel lost is found by a tick, this long after it at the latest.
+#: A message whose wake was lost is found by a tick, this long after it at the latest.
 _FALLBACK_MS = 1_000
-#: Of how many topics is counted at a time what falls due: a call of each is on its way.
+#: How many topics are counted by due at a time, with one call each in flight.
 _TOPICS_AT_ONCE = 32
-#: More than any n of a shard.
+#: An upper bound of n in a shard.
 _MOST_N = 2**45
 
 
-#: Of how many places what somebody holds is read at once: a page may have so many more.
+#: How many places of held messages are read at once: a page may have this many more.
 _PLACES_AT_ONCE = 16
 
 
@@ -67,14 +67,14 @@ class RedisStore(Store):
 
     ``url`` is ``redis://host:6379/0``, ``rediss://`` (TLS), ``redis+sentinel://host:26379/service``
     or ``redis+cluster://host:6379``; ``valkey`` may stand for ``redis``. Its query may give the
-    options: ``shards`` is how many parts the messages are in (1 when the store is made, later
-    what it was made with), ``home`` the shard that this instance takes from first, ``prefix`` what
-    every key begins with. ``min_replicas`` is how many replicas must have a change before it is
-    answered. ``timeout`` is how many seconds a verb tries to reach the engine. Each shard keeps
-    about ``max_events`` events. ``ca`` is a file of certificates to trust. Messages of one put
-    that are alike are kept in blocks, from ``packed`` of them on.
+    options: ``shards`` is the number of parts (1 when the store is made, later the number it was
+    made with), ``home`` the shard that this instance takes from first, ``prefix`` the start of
+    every key. ``min_replicas`` is how many replicas must have a change before it is answered.
+    ``timeout`` is how many seconds a verb tries to reach the engine. Each shard keeps about
+    ``max_events`` events. ``ca`` is a file of certificates to trust. Messages of one put that are
+    alike are kept in blocks, from ``packed`` of them on.
 
-    With a real clock, time is that of the engine. ``shards`` are its connections, shard by shard.
+    With a real clock, the engine's time is used. ``shards`` are its connections, shard by shard.
     """
 
     is_shared = True
@@ -109,14 +109,14 @@ class RedisStore(Store):
         return await self.shards.is_made()
 
     async def open(self) -> None:
-        """Connect, and learn or decide what all instances agree on; raises StoreError."""
+        """Connect, and read or make the agreement of all instances; raises StoreError."""
         await self.shards.open()
 
     def _agree(self) -> None:
         self.number, self.secret = self.shards.number, self.shards.secret
 
     async def close(self) -> None:
-        """Give back what is owed, as far as that can be done at once; let go of the engine."""
+        """Settle the debts that can be settled at once; disconnect from the engine."""
         await self._ticks.close()
         await self._settling.close()
         await self._taking.close()
@@ -129,17 +129,17 @@ class RedisStore(Store):
     # --- put and take -------------------------------------------------------------------------
 
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
-        """Add messages; of several shards each does its part by itself."""
+        """Add messages; each of several shards puts its own part."""
         self.check()
         return await self._putter.put(puts, on_conflict)
 
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
-        """Lease ready messages, from the home shard on round all others."""
+        """Lease ready messages, from the home shard first, then from the others."""
         self.check()
         return await self._taking.take(topics, limit, lease_ms, owner)
 
     def ready(self, topic: str) -> int:
-        """Return as many as anybody can ask for: what is ready is known to the engine only."""
+        """Return the largest count that can be asked for: only the engine knows the real one."""
         return MAX_BATCH_MESSAGES
 
     async def take_ids(
@@ -150,7 +150,7 @@ class RedisStore(Store):
         owner: str,
         versions: U64 | None = None,
     ) -> Batch:
-        """Lease those of some messages that are ready."""
+        """Lease some messages by id, if they are ready."""
         self.check()
         return await self._taking.take_ids(topic, ids, lease_ms, owner, versions)
 
@@ -159,7 +159,7 @@ class RedisStore(Store):
         return await self._scanner.first(topic, limit)
 
     async def held(self, owner: str) -> Batch:
-        """Return again what an owner holds."""
+        """Return again the messages that an owner holds."""
         self.check()
         leased, loop = Leased(self.number), asyncio.get_running_loop()
         for shard in range(self.shards.count):
@@ -169,14 +169,14 @@ class RedisStore(Store):
         return leased.held(self.shards.clock_of)
 
     async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
-        """Return some of what an owner holds, by shard and place; a cursor names both."""
+        """Return a page of held messages, by shard and place; a cursor names both."""
         self.check()
         leased, loop = Leased(self.number), asyncio.get_running_loop()
         first, after = (0, -1) if cursor is None else (cursor.due_ms, cursor.arrival)
         for shard in range(first, self.shards.count):
             entries, now_ms = await self._entries_held(shard, owner)
             left = [entry for entry in entries if place_of(entry) > after or shard > first]
-            # What was a block may be loose at the next page, and is told by its place.
+            # A former block may be loose at the next page, and is recognised by its place.
             left.sort(key=lambda entry: (place_of(entry), not is_of_block(entry)))
             places = [list(group) for _, group in groupby(left, key=place_of)]
             for some in slices(places, _PLACES_AT_ONCE):
@@ -188,7 +188,7 @@ class RedisStore(Store):
         return Page(leased.held(self.shards.clock_of), None)
 
     async def _entries_held(self, shard: int, owner: str) -> tuple[list[bytes], int]:
-        """Return the entries of what an owner holds of a shard, without texts, and its time."""
+        """Return the entries of an owner's messages in a shard, without texts, and its time."""
         where, entries = 0, dict[bytes, None]()
         while True:
             answer = await self.shards.run(shard, "held", owner, where)
@@ -198,7 +198,7 @@ class RedisStore(Store):
                 return list(entries), answer.now_ms
 
     async def _held(self, shard: int, entries: list[bytes]) -> dict[bytes, bytes | None]:
-        """Return the texts of what is leased."""
+        """Return the texts of leased messages."""
         found = await blocks_of(self.shards, shard, entries)
         others = [entry for entry in entries if not is_of_block(entry)]
         name = self.shards.engine.keys(shard).messages
@@ -232,7 +232,7 @@ class RedisStore(Store):
         return await self.shards.by_receipt("release", receipts, self._limits.receipts, own)
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
-        """Let leases end later, or sooner."""
+        """Move the ends of leases."""
         return await self._by_receipt("touch", receipts, self._limits.receipts, lease_ms)
 
     async def bury(self, receipts: U64, reason: str | None, *, priority: int | None = None) -> U8:
@@ -321,7 +321,7 @@ class RedisStore(Store):
         return await self._scanner.page(topic, state, cursor, limit)
 
     async def sweep(self, wanted: Wanted, start: int, stop: int, limit: int) -> Sweep:
-        """Return messages by place: the shards take turns in giving a place to each n."""
+        """Return messages by place: the shards take turns in numbering the places."""
         self.check()
         count, found, cut, places = self.shards.count, [], stop, 0
         for shard in range(count):
@@ -346,7 +346,7 @@ class RedisStore(Store):
     async def clear_part(self, topic: str, place: int) -> tuple[int, int | None]:
         """Cancel messages of a topic, shard after shard (see the contract).
 
-        A place is the number that comes after all that were there at first, and the shard.
+        A place is the number behind all messages present at the start, and the shard.
         """
         self.check()
         bound, shard = divmod(place, MOST_SHARDS)
@@ -390,7 +390,7 @@ class RedisStore(Store):
         return counts
 
     async def oldest_ready(self) -> dict[str, int]:
-        """Return since when the longest waiting has been due, by topic."""
+        """Return the due of the message that has waited longest, by topic."""
         self.check()
         topics = await self._topics_with("ready")
         found, others = await oldest_of(self.shards, topics)
@@ -402,12 +402,12 @@ class RedisStore(Store):
         return found
 
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
-        """Return who has messages under lease."""
+        """Return the owners with messages under lease."""
         self.check()
         return most_held([lease async for lease in leases_of(self.shards)], limit, prefixes)
 
     async def condition(self) -> dict[str, int | str]:
-        """Return how the engine is of which the first shard is a part."""
+        """Return the condition of the first shard's engine."""
         self.check()
         return await condition_of(self.shards)
 
@@ -416,7 +416,7 @@ class RedisStore(Store):
         return [name for name, of in topics.items() if getattr(of, state)]
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
-        """Compare the parts of each shard, while they are used; counts, if nothing happens."""
+        """Compare the parts of each shard during use; the counts only if nothing happens."""
         self.check()
         found: list[Stale] = []
         for shard in range(self.shards.count):
@@ -427,17 +427,17 @@ class RedisStore(Store):
     # --- settings and time --------------------------------------------------------------------
 
     async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
-        """Change what holds for a topic: the first shard decides, and the others follow it."""
+        """Change the settings of a topic: the first shard decides, and the others follow it."""
         self.check()
         return await self._settling.configure(topic, changes)
 
     async def settings(self, topic: str) -> TopicSettings:
-        """Return what holds for a topic."""
+        """Return the settings of a topic."""
         self.check()
         return await self._settling.settings(topic)
 
     async def tick(self, now_ms: int) -> int | None:
-        """Do what time asks for on every shard, and return when it next asks for something."""
+        """Do everything that is due on every shard, and return the next deadline."""
         self.check()
         ticked = await self._ticks.tick(list(self.waiting()))
         nexts = [self.shards.deadlines_ms.get(shard, 0) for shard in ticked]
@@ -451,12 +451,12 @@ class RedisStore(Store):
 
 
 def _times(times_ms: I64) -> U8:
-    """Return times in milliseconds as scripts read them, 6 bytes each."""
+    """Return times in milliseconds in the form that functions take, 6 bytes each."""
     return times_ms.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
 
 
 def _delays(delay_ms: Delays, part: Sequence[Group]) -> bytes:
-    """Return the delays of some groups of receipts as a script reads them."""
+    """Return the delays of some groups of receipts in the form that functions take."""
     if delay_ms is None:
         return b""
     if not isinstance(delay_ms, np.ndarray):
@@ -465,7 +465,7 @@ def _delays(delay_ms: Delays, part: Sequence[Group]) -> bytes:
 
 
 def _errors(error: Errors, part: Sequence[Group]) -> bytes:
-    """Return the errors of some groups of receipts as a script reads them; false is none."""
+    """Return the errors of some groups of receipts for the functions; false means no error."""
     if error is None or isinstance(error, str):
         return msgspec.msgpack.encode(error)
     each = [own for group in part for own in error[group.start : group.stop]]

@@ -1,7 +1,8 @@
-"""Taking: messages are leased shard after shard, and what one gave is kept whatever the next does.
+"""Taking: leases messages from one shard after another, and keeps them if a later shard fails.
 
-A shard that fails is passed over while others give something. What was leased and cannot be handed
-out, as its answer came late or not at all, or as the caller has gone, is given back.
+A failing shard is skipped while others give messages. Leased messages that cannot be returned to
+the caller, because the answer came late or not at all, or because the caller has gone, are given
+back.
 """
 
 import asyncio
@@ -17,8 +18,7 @@ from dwell.store.redis.numbers import SLOTS
 from dwell.store.redis.records import Leased, is_of_block, packed_versions
 from dwell.store.redis.shards import Shards
 
-#: How much of the store's time limit one of several shards may keep those waiting who can ask
-#: another.
+#: The part of the store's time limit that one of several shards may delay a caller.
 _PATIENCE = 0.1
 
 
@@ -30,11 +30,11 @@ class Taking:
         self._debts = Debts(shards)
 
     async def close(self) -> None:
-        """Give back what can be given back at once."""
+        """Give back leased messages, as far as possible at once."""
         await self._debts.close()
 
     async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
-        """Lease ready messages, from the home shard on round all others."""
+        """Lease ready messages, from the home shard first, then from the others."""
         part = _Part(self._shards, self._debts)
         leased = part.leased
 
@@ -42,7 +42,7 @@ class Taking:
             has_more = True
             while has_more and len(leased) < limit and leased.size_bytes < MAX_BATCH_BYTES:
                 beside = (lease_ms, owner, MAX_BATCH_BYTES - leased.size_bytes, *topics)
-                # With a limit of none it leases nothing.
+                # With a limit of 0 it leases nothing.
                 own, nothing = (limit - len(leased), *beside), (0, *beside)
                 has_more = await part.lease(shard, "take", own, nothing)
 
@@ -57,7 +57,7 @@ class Taking:
         owner: str,
         versions: U64 | None,
     ) -> Batch:
-        """Lease those of some messages that are ready, in the order of their ids here."""
+        """Lease some messages by id, if they are ready, in the order of the ids."""
         part = _Part(self._shards, self._debts)
         none = (topic, b"", lease_ms, owner)
         most_bytes = self._shards.limits.taken * BYTES_AS_ONE
@@ -66,7 +66,8 @@ class Taking:
             for places in slices(range(len(ids)), self._shards.limits.ids):
                 told = (topic, packed_versions(versions, places), lease_ms, owner)
                 some = [ids[at] for at in places]
-                # One call leases only so many bytes, and the next one the others of the same ids.
+                # One call leases a limited number of bytes, and the next call the rest of the same
+                # ids.
                 is_cut = True
                 while is_cut and part.leased.size_bytes < MAX_BATCH_BYTES:
                     before_bytes = part.leased.size_bytes
@@ -80,7 +81,7 @@ class Taking:
 
 
 class _Part:
-    """One take, and what it was given so far."""
+    """One take, and the messages it got so far."""
 
     def __init__(self, shards: Shards, debts: Debts) -> None:
         self._shards = shards
@@ -91,21 +92,21 @@ class _Part:
         self.leased = Leased(shards.number)
 
     async def gather(self, ask: Callable[[int], Awaitable[None]]) -> None:
-        """Ask shard after shard; raises the first error when nothing was leased.
+        """Ask shard after shard; raises the first error if nothing was leased.
 
-        While one cannot be reached and the others have nothing, all are asked again and again:
-        that one may be back, and the others may have got something.
+        While a shard is unreachable and the others have nothing, all are asked again and again: the
+        shard may come back, and the others may have got messages.
         """
         give_up_at = _now() + self._shards.engine.timeout_s
         try:
             await self._round(ask)
             while self._can_go_on() and _now() < give_up_at:
                 self._errors.clear()
-                # Over a slow link a full answer may need longer than it was waited for.
+                # Over a slow link a full answer may need a longer wait.
                 self._wait_s *= 2
                 await self._round(ask)
         except BaseException:
-            # The caller has gone: who else could take it has to find it.
+            # The caller has gone: another taker must find the messages.
             for shard, entries in self._entries:
                 self._debts.owe(shard, entries)
             raise
@@ -113,7 +114,7 @@ class _Part:
             raise next(iter(self._errors.values()))
 
     def _can_go_on(self) -> bool:
-        """Tell whether a shard is missed that may come back."""
+        """Tell whether a failed shard may come back."""
         passing = all(isinstance(error, ServerUnreachable) for error in self._errors.values())
         return bool(self._errors) and passing and not len(self.leased)
 
@@ -128,11 +129,11 @@ class _Part:
                 self._errors[shard] = error
 
     def _order(self) -> list[int]:
-        """Return all shards, those last that fail."""
+        """Return all shards, with the failing shards last."""
         return sorted(self._shards.round(), key=self._debts.is_owed)
 
     def _patience_s(self) -> float | None:
-        """Return how long a shard is waited for; what is leased already must not end meanwhile."""
+        """Return how long to wait for a shard; no lease taken before may end during the wait."""
         if self._shards.count == 1:
             return None
         if len(self.leased):
@@ -144,7 +145,7 @@ class _Part:
     ) -> bool:
         """Run a verb that leases; tell whether there may be more.
 
-        ``nothing`` is what the verb is told to lease nothing.
+        ``nothing`` are the arguments that make the verb lease nothing.
         """
         engine = self._shards.engine
         call, patience_s = engine.new_call(), self._patience_s()
@@ -167,14 +168,14 @@ class _Part:
         self._entries.append((shard, names))
         pairs = [(name, found.get(name, text)) for name, text in zip(names, texts, strict=True)]
         self.leased.add(shard, pairs, answer.now_ms, _now())
-        # One call makes only so many messages ready; what is due may be more.
+        # One call makes a limited number of messages ready; more may be due.
         return word == b"more" or 0 < answer.next_ms <= answer.now_ms
 
 
 async def blocks_of(
     shards: Shards, shard: int, entries: Sequence[bytes], patience_s: float | None = None
 ) -> dict[bytes, bytes | None]:
-    """Return the texts of those entries of a take that are blocks; they are read past Lua."""
+    """Return the texts of the blocks among a take's entries; they are read without Lua."""
     blocks = [entry for entry in entries if is_of_block(entry)]
     block, texts = shards.engine.keys(shard).block, []
     for some in slices(blocks, shards.limits.read):

@@ -1,4 +1,4 @@
-"""Ticking: every shard does what time asks for, and none of them keeps the others waiting."""
+"""Ticking: every shard does its due work, and no shard delays the others."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,14 +7,14 @@ from functools import partial
 from dwell.slices import slices, tuples
 from dwell.store.redis.shards import Shards
 
-#: How much of the store's time limit a shard may keep those waiting that have done theirs.
+#: The part of the store's time limit that a slow shard may delay the others.
 _PATIENCE = 0.05
 
 
 class Ticks:
-    """The ticks of all shards; one that was left behind is not begun again until it ends.
+    """The ticks of all shards; a tick left running is not started again until it ends.
 
-    ``unsettled`` is called when the settings of a shard may differ from those of others.
+    ``unsettled`` is called when the settings of a shard may differ from the others.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class Ticks:
         self._late: dict[int, asyncio.Task[None]] = {}
 
     async def tick(self, topics: Sequence[str]) -> list[int]:
-        """Return the shards that have ticked; raises the first error when none could.
+        """Return the shards that have ticked; raises the first error if none could.
 
-        ``topics`` are those that somebody waits for.
+        ``topics`` are those with waiting takers.
         """
         loop, ticks = asyncio.get_running_loop(), dict(self._late)
         for shard in range(self._shards.count):
@@ -51,7 +51,7 @@ class Ticks:
         return ticked
 
     async def close(self) -> None:
-        """Let go of ticks that nobody waits for any more."""
+        """Cancel ticks that nothing waits for."""
         ticks = list(self._late.values())
         for tick in ticks:
             tick.cancel()
@@ -59,7 +59,7 @@ class Ticks:
             await asyncio.wait(ticks)
 
     def _leave(self, ticks: dict[int, asyncio.Task[None]]) -> None:
-        """Leave behind those that are not done; nobody may ever ask them for their error."""
+        """Leave unfinished ticks running; their errors may never be read."""
         for shard, tick in ticks.items():
             if not tick.done() and shard not in self._late:
                 self._late[shard] = tick

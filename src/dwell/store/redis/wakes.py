@@ -1,4 +1,4 @@
-"""Wakes: what other instances tell of messages that are ready and of deadlines that are nearer."""
+"""Wakes: messages from other instances about ready messages and nearer deadlines."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from dwell.tasks import Standing
 
 _log = logging.getLogger(__name__)
 _PAUSE_S = 0.5
-#: After so long a silence the engine is asked whether it is there; after twice that it is not.
+#: After this long a silence the engine is pinged; after twice that it counts as gone.
 _SILENCE_S = 2.0
 
 #: Called with the next deadline of a shard, 0 for none, and pairs of topic and count.
@@ -23,7 +23,7 @@ _Pairs = list[tuple[str, int]]
 
 
 class Wakes:
-    """Listens to channels, one of each shard. What is lost is found by the next tick."""
+    """Listens to channels, one of each shard. The next tick makes up for a lost wake."""
 
     def __init__(self, engine: Engine, shards: Mapping[bytes, int], heard: Heard) -> None:
         self._engine = engine

@@ -39,12 +39,12 @@ async def new_folder(disk: Disk, place: Path) -> AsyncIterator[Path]:
         ) from None
     try:
         yield new
-        # Nothing is awaited from here on, so who is cancelled finds nothing of that name.
+        # Nothing is awaited from here on, so a cancelled call leaves no folder of that name.
         disk.sync_folder(new)
         disk.rename(new, place)
     except BaseException:
-        # What brought it to this is the error that matters. If it has its name already, only the
-        # sync of the folder that it lies in has failed.
+        # Report the first error, not this one. If the folder has its name already, only the sync of
+        # its parent folder has failed.
         with contextlib.suppress(OSError):
             await in_thread(disk.remove_folder, new if disk.exists(new) else place)
         raise

@@ -1,8 +1,8 @@
 """A checkpoint: the files of an open store as they are at one moment, held for copying.
 
-A snapshot is made of that moment, so the journal is needed only for the blobs of what lives in it.
-Of a file that still grows, only the part up to that moment counts. The files are held open, so they
-can be read even when the compactor removes them meanwhile.
+It has a snapshot of that moment, so the journal is needed only for the blobs of live messages. Of a
+file that still grows, only the part up to that moment counts. The files are held open, so they can
+be read even after the compactor has removed them.
 """
 
 from pathlib import Path
@@ -19,14 +19,14 @@ from dwell.store.embedded.journal.segment import segment_number
 from dwell.store.embedded.snapshot import Snapshot, snapshot_path
 from dwell.store.embedded.thread import in_thread
 
-#: Few enough that the loop's thread, which waits for the interpreter meanwhile, does not notice.
+#: Few enough that the loop's thread does not notice the wait for the interpreter lock.
 _ROWS_AT_ONCE = 1 << 16
 
 
 class Held(NamedTuple):
     """A file that is held open: how many of its bytes count, and how long its copy has to be.
 
-    What a copy has beyond the bytes that count is zeros.
+    A copy is padded with zeros after the bytes that count.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Checkpoint:
         self.files: list[Held] = []
 
     async def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         files, self.files = self.files, []
-        # The snapshot has no name any more: closing it frees it, which takes a while.
+        # The snapshot has no name left: closing it frees its disk space, which takes a while.
         await in_thread(_close_all, self.disk, files)
 
 
@@ -53,7 +53,7 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
     """Return a checkpoint of now; raises DiskFull or StoreFailed."""
     checkpoint = Checkpoint(core.disk)
     try:
-        # Nothing else runs up to the first await, so that all of it is of one moment.
+        # Nothing else runs before the first await, so everything is of one moment.
         position, until = core.journal.cut(), core.machine.events.cut()
         new = _unfinished(core)
         snapshot = Snapshot(
@@ -74,7 +74,7 @@ async def checkpoint_of(core: Core, now_ms: int) -> Checkpoint:
 
 
 async def _hold_snapshot(checkpoint: Checkpoint, core: Core, snapshot: Snapshot) -> None:
-    """Write a snapshot that has no name, so that nothing of it is ever left behind."""
+    """Write an unnamed snapshot, so that no part of it can ever be left behind."""
     try:
         try:
             await in_thread(snapshot.create)
@@ -97,14 +97,15 @@ async def _hold_snapshot(checkpoint: Checkpoint, core: Core, snapshot: Snapshot)
 
 
 def _unfinished(core: Core) -> Path:
-    """Return a name for a file that loses it at once; a start removes what a crash has left."""
+    """Return a name for a file that is unlinked at once; a start removes what a crash leaves."""
     return core.folder / f"checkpoint-{core.disk.system.random_bits(64):016x}.new"
 
 
 def _hold_label(checkpoint: Checkpoint, core: Core) -> None:
-    """Hold the label of a store of its own, in which receipts of this one mean nothing.
+    """Hold a label for a separate store, in which receipts of this store are invalid.
 
-    Both will give the next numbers to other messages, so one receipt would name one in each.
+    Both stores will give the next numbers to different messages, so a receipt of one must not be
+    valid in the other.
     """
     label = msgspec.structs.replace(core.label, number=drawn_number(core.disk))
     data, new = label_bytes(label), _unfinished(core)
@@ -115,7 +116,7 @@ def _hold_label(checkpoint: Checkpoint, core: Core) -> None:
 
 
 def _hold_segments(checkpoint: Checkpoint, core: Core, position: int) -> list[Held]:
-    """Hold all segments, and return them; the last is the one that the copy will go on with."""
+    """Hold all segments and return them; the copy continues in the last."""
     size = core.journal.segment_bytes
     last, used = divmod(position, size)
     segments = []
@@ -130,7 +131,7 @@ def _hold_segments(checkpoint: Checkpoint, core: Core, position: int) -> list[He
 def _let_go(
     checkpoint: Checkpoint, segments: list[Held], snapshot: Snapshot, segment_bytes: int
 ) -> None:
-    """Close the segments in which nothing lives, but for the last."""
+    """Close the segments without live messages, except the last."""
     living: set[int] = set()
     state, position = snapshot.column("state"), snapshot.column("position")
     for start in range(0, len(state), _ROWS_AT_ONCE):

@@ -24,9 +24,9 @@ _NAME = re.compile(
 
 
 class CheckpointTar:
-    """A checkpoint as chunks of a tar archive of ``size_bytes``; it is closed once it was read.
+    """A checkpoint as chunks of a tar archive of ``size_bytes``; closed after the last chunk.
 
-    Who does not read it to its end closes it.
+    A reader that stops early must close it.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -49,7 +49,7 @@ class CheckpointTar:
             await self.close()
 
     async def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         await self._checkpoint.close()
 
     def _head(self, held: Held) -> bytes:
@@ -97,12 +97,12 @@ class Unpacker:
             pass
 
     def close(self) -> None:
-        """Close the file that it is in."""
+        """Close the current file."""
         if self._fd >= 0:
             self._disk.close(self._fd)
 
     def check(self) -> None:
-        """Raise StoreDamaged unless the whole of it has come."""
+        """Raise StoreDamaged unless the archive is complete."""
         if not self._is_complete or LABEL not in self._names:
             raise StoreDamaged("backup: the checkpoint ended before its end")
 
@@ -111,7 +111,7 @@ class Unpacker:
         return self._fd >= 0 or self._skip > 0
 
     def _begin(self) -> bool:
-        """Begin the next file if its head is there; tell whether to go on."""
+        """Start the next file if its header has arrived; tell whether to go on."""
         if len(self._buffer) < _BLOCK:
             return False
         head = bytes(self._buffer[:_BLOCK])
@@ -158,9 +158,9 @@ class Unpacker:
 async def unpack_tar(
     chunks: AsyncIterable[bytes], folder: str | Path, disk: Disk | None = None
 ) -> None:
-    """Make a new store in a folder of the chunks of an archive, or leave nothing.
+    """Make a new store in a folder from the chunks of an archive, or leave nothing.
 
-    Raises InvalidInput when the folder is there already, StoreDamaged when what came is not a whole
+    Raises InvalidInput when the folder exists already, StoreDamaged when the chunks are not a whole
     checkpoint, and DiskFull.
     """
     disk = disk or Disk()

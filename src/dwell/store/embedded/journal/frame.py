@@ -1,4 +1,4 @@
-"""A frame is what one pass of the group commit writes: a header and some records.
+"""A frame is the output of one pass of the group commit: a header and some records.
 
 ::
 
@@ -10,16 +10,16 @@
 All numbers are little-endian. ``crc`` is the CRC-32 of everything after it; ``length`` counts the
 records' bytes, always a multiple of 8; ``position`` is where the frame begins in the journal, so
 that bytes of another time or place are never taken for a frame; ``previous`` is where the frame
-before it ends (less than ``position`` when that one stands in the segment before); ``durable`` is
-the position up to which everything was on the disk when this frame was written.
+before it ends (less than ``position`` when it is in the segment before); ``durable`` is the
+position up to which everything was on the disk before this frame was written.
 
-Where no whole frame follows, a later one whose ``previous`` is this place goes on from here: the
-rest of the segment was left empty. Otherwise reading stops. If any later frame says that this place
-was durable by then, a promise was broken: the store is damaged. If none does, it was being written
-when the machine stopped, nobody was answered, and it is cut off.
+Where no whole frame follows, reading continues at a later frame whose ``previous`` is this place:
+the rest of the segment was left empty. Otherwise reading stops. If any later frame says that this
+place was already durable, a promise was broken: the store is damaged. If none does, the frame was
+being written when the machine stopped and was never answered, so it is cut off.
 
-Rule for changes: a new layout gets a new magic and a new number in ``FORMAT`` (folder.py); reading
-the old one stays, with a file of it in tests/data.
+Rule for changes: a new layout gets a new magic and a new number in ``FORMAT`` (folder.py); code
+that reads the old layout stays, with a file of it in tests/data.
 """
 
 import struct
@@ -57,7 +57,7 @@ def header(position: int, previous: int, durable: int, records: Sequence[Buffer]
 
 
 def frame_at(data: memoryview, offset: int, position: int) -> Frame | None:
-    """Return the frame that begins at ``offset`` of a segment, or None when no whole one does."""
+    """Return the frame that begins at ``offset`` of a segment; None without a whole frame there."""
     start = offset + HEADER_BYTES
     if start > len(data):
         return None
@@ -70,9 +70,9 @@ def frame_at(data: memoryview, offset: int, position: int) -> Frame | None:
 
 
 def frames_in(data: memoryview, parts: Iterable[tuple[int, int]], position: int) -> Iterator[Frame]:
-    """Yield every whole frame that begins in some parts, wherever it may begin.
+    """Yield every whole frame that begins in some parts, at any offset.
 
-    ``data`` begins at a position of the journal; parts are the first offset and the end.
+    ``data`` begins at ``position`` of the journal; a part is its first offset and its end.
     """
     for first, end in parts:
         first = -(-first // 8) * 8

@@ -1,7 +1,7 @@
 """The committer: one thread that writes frames and makes them durable, many at a time.
 
-While one fdatasync runs, the frames that come meanwhile gather in its queue; the next pass writes
-them all and syncs once. The loop thread never waits for the disk.
+While one fdatasync runs, new frames gather in its queue; the next pass writes them all and syncs
+once. The loop thread never waits for the disk.
 """
 
 import time
@@ -32,9 +32,9 @@ class GroupCommitter:
     """Writes what :meth:`submit` gives it, in order.
 
     ``done(count)`` is called in the committer's thread when ``count`` more frames are as safe as
-    ``sync`` asks, or files closed; ``failed(error)`` once, after which nothing more is written.
-    ``sync_every_ms`` is 0 for a sync before each answer, a time between syncs, or None for no syncs
-    at all.
+    ``sync`` asks, or files closed; ``failed(error)`` is called once, and nothing is written after
+    it. ``sync_every_ms`` is 0 for a sync before each answer, a time between syncs, or None for no
+    syncs at all.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class GroupCommitter:
         self._unsynced: dict[int, int] = {}
         self._synced_at_s: float | None = None
         self.timings = {"write": Histogram(), "fsync": Histogram()}
-        # What is a number is a file to close.
+        # A number in the queue is a file descriptor to close.
         self._thread = disk.system.gathering(self, "dwell-committer")
-        #: Has a frame written after those before it.
+        #: Queue a frame to be written after those before it.
         self.submit: Callable[[Write | int], None] = self._thread.put
 
     def release(self, fd: int) -> None:
-        """Have a file closed that nobody needs any more, when nothing is under way on it."""
+        """Queue an unneeded file to be closed once no operation on it is in progress."""
         self._thread.put(fd)
 
     def close(self) -> None:
-        """Write and sync everything that was submitted, and end the thread."""
+        """Write and sync everything submitted, and end the thread."""
         for item in self._thread.close():
-            # They are left over where the thread has ended before, by an error.
+            # These files are left over if an error ended the thread early.
             if isinstance(item, int):
                 self._disk.close(item)
 
@@ -74,7 +74,7 @@ class GroupCommitter:
     def steps(
         self, items: Sequence[Write | int], now_s: Callable[[], float], last: bool
     ) -> Iterator[None]:
-        """Write all that is there, sync if it is time, and tell."""
+        """Write all queued frames, sync if it is time, and report."""
         self._write([item for item in items if isinstance(item, Write)])
         for item in items:
             if isinstance(item, int):
@@ -94,11 +94,11 @@ class GroupCommitter:
         return max(self._sync_at_s(now_s) - now_s, 0)
 
     def fail(self, error: BaseException) -> None:
-        """Tell that nothing more is written."""
+        """Report the error; nothing is written afterwards."""
         self._failed(error)
 
     def _sync_at_s(self, now_s: float) -> float:
-        """Return when the next sync falls due; the first interval begins when it is asked for."""
+        """Return when the next sync falls due; the first interval starts at the first call."""
         assert self._sync_every_ms is not None
         if self._synced_at_s is None:
             self._synced_at_s = now_s

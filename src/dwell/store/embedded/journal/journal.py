@@ -1,4 +1,4 @@
-"""The journal: segments, the frame that is being filled, and who waits for it to be on disk."""
+"""The journal: its segments, the frame being filled, and the callers that wait for a commit."""
 
 import asyncio
 import errno
@@ -22,7 +22,7 @@ from dwell.tasks import whole
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 _REWRITE_BYTES = 4 * 1024 * 1024
-#: What a process runs out of, and not a disk; it may have some again at any time.
+#: A process runs out of these, not the disk; they may be available again at any time.
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ class Journal:
         self._frame: list[Buffer] = []
         self._frame_start = 0
         self._frame_end = 0
-        # Who waits for the frame that is being filled, and for each that is being written or file
-        # that is being closed.
+        # The callers that wait for the frame being filled; and for each frame being written, or
+        # file being closed.
         self._group: list[asyncio.Future[None]] = []
         self._waiting: list[list[asyncio.Future[None]]] = []
         self._committer: GroupCommitter | None = None
@@ -62,21 +62,21 @@ class Journal:
     # --- reading --------------------------------------------------------------------------------
 
     def open_segments(self) -> None:
-        """Open the segments that are there."""
+        """Open the existing segments."""
         for name in self._disk.names(self._folder):
             number, path = segment_number(name), self._folder / name
             if number is not None and not self._disk.is_folder(path):
                 self.segments[number] = Segment(self._disk, path, number, self._disk.open(path))
 
     def replay(self, position: int, *, tolerant: list[str] | None = None) -> Iterator[Record]:
-        """Yield the records from ``position`` on, and cut off a tail that was never promised.
+        """Yield the records from ``position`` on, and cut off a tail that was never confirmed.
 
-        Whether the end of what is there was ever synced nobody knows: the process may have been
-        killed before, and after a failed sync the system may take for written what is not. It is
-        written again and synced, as what is answered from now on rests on it.
+        It is unknown whether the last bytes were ever synced: the process may have been killed
+        before, and after a failed sync the system may report unwritten data as written. They are
+        written again and synced, because later answers depend on them.
 
         A broken frame that was once durable raises StoreDamaged; with a list as ``tolerant`` it is
-        passed over instead, and what is lost is added to the list in words.
+        skipped instead, and a text about the loss is added to the list.
         """
         if not position and 0 not in self.segments and self.segments:
             path = segment_path(self._folder, 0)
@@ -110,7 +110,7 @@ class Journal:
         self._secure(durable, position)
 
     def _following(self, position: int) -> Frame | None:
-        """Return the next frame that follows this place, or shows that it was once durable."""
+        """Return the next frame that follows this place, or proves that the place was durable."""
         number = position // self.segment_bytes
         for segment in (self.segments[n] for n in sorted(self.segments) if n >= number):
             base = segment.number * self.segment_bytes
@@ -121,9 +121,9 @@ class Journal:
         return None
 
     def _lost_before(self, following: Frame | None, position: int) -> str:
-        """Return what is lost between a position and the frame that follows, empty for nothing.
+        """Return a text about the loss between a position and the next frame, empty for no loss.
 
-        A segment is made when the one before it is there, so that none is missing between others.
+        A segment is made only when the previous segment exists, so that no gaps can occur.
         """
         number, offset = divmod(position, self.segment_bytes)
         end = max(self.segments, default=0)
@@ -137,15 +137,15 @@ class Journal:
         return ""
 
     def _leave_unchecked(self, position: int) -> None:
-        """Note what no replay reads: what lies before the position where it begins."""
+        """Note the bytes that no replay reads: those before its start position."""
         for number, segment in self.segments.items():
             before = position - number * self.segment_bytes
             segment.unchecked_bytes = max(min(before, self.segment_bytes), 0)
 
     async def check_segments(self, segments: Iterable[Segment]) -> None:
-        """Have every frame of some segments read that was not since the start, in a thread.
+        """Check, in a thread, every frame of some segments that was not read since the start.
 
-        What is broken is their ``damage`` from then on.
+        Broken places become their ``damage``.
         """
         for segment in segments:
             if not segment.unchecked_bytes:
@@ -153,7 +153,7 @@ class Journal:
             number = segment.number
             if number not in self._checks:
                 self._checks[number] = whole(self._check(segment))
-            # Others wait for the same, so it goes on when one of them is cancelled.
+            # Others wait for the same check, so it goes on when one of them is cancelled.
             await asyncio.shield(self._checks[number])
 
     async def _check(self, segment: Segment) -> None:
@@ -164,10 +164,10 @@ class Journal:
             del self._checks[segment.number]
 
     def _broken_in(self, segment: Segment) -> list[tuple[int, int]]:
-        """Return where the unchecked part of a segment is broken, or zeros without a frame.
+        """Return where the unchecked part of a segment is broken, or zero without a frame.
 
-        The rest of a segment may be zeros as the next frame did not fit. But no message lies there
-        unless the zeros are damage.
+        The rest of a segment may be zeros because the next frame did not fit. But if a message
+        should lie there, the zeros are damage.
         """
         base, end = segment.number * self.segment_bytes, segment.unchecked_bytes
         found: list[tuple[int, int]] = []
@@ -183,9 +183,9 @@ class Journal:
         return found
 
     def frames_of(self, number: int) -> Iterator[tuple[Frame | None, int | None]]:
-        """Yield a segment's whole frames; and, where frames are broken, the position they are from.
+        """Yield a segment's whole frames; where frames are broken, yield the position of the break.
 
-        What lies beyond the end of the journal is not looked at.
+        Bytes beyond the end of the journal are not read.
         """
         end = min(self.segment_bytes, self.position - number * self.segment_bytes)
         return self._frames_in(self.segments[number], end)
@@ -199,7 +199,7 @@ class Journal:
                 yield frame, None
                 offset = frame.end
                 continue
-            # In a thread that may go on when the file is closed: only the map is safe to use.
+            # This thread may outlive the open file: only the map is safe to use.
             rest = [(offset + 1, len(segment.data))]
             following = next(frames_in(segment.data, rest, base), None)
             if following is not None or segment.bytes[offset:end].any():
@@ -209,12 +209,12 @@ class Journal:
             offset = following.position - base
 
     def _cut_off(self, position: int) -> None:
-        """Make everything from ``position`` on zeros, so that no old frame is ever met again."""
+        """Zero everything from ``position`` on, so that no old frame is ever met again."""
         number = position // self.segment_bytes
         for n in sorted((n for n in self.segments if n > number), reverse=True):
             self._disk.remove(self.release(n))
-            # Should one come back, its frames may seem to follow those that are written now; and
-            # one that is gone before those behind it would seem to be lost.
+            # If a deleted segment came back, its frames might seem to follow new frames; a segment
+            # deleted before those behind it would count as lost.
             self._disk.sync_folder(self._folder)
         segment = self.segments.get(number)
         if segment is None:
@@ -229,7 +229,7 @@ class Journal:
             self._disk.sync(segment.fd)
 
     def _secure(self, start: int, end: int) -> None:
-        """Write what is there between two positions once more, and sync it."""
+        """Write the bytes between two positions once more, and sync them."""
         while start < end:
             segment = self.segments[start // self.segment_bytes]
             offset = start % self.segment_bytes
@@ -250,16 +250,16 @@ class Journal:
 
     @property
     def position(self) -> int:
-        """Where what is appended next begins."""
+        """The position of the next append."""
         return self.room.position
 
     @position.setter
     def position(self, position: int) -> None:
-        """Set where it begins."""
+        """Set the position of the next append."""
         self.room.position = position
 
     def start(self) -> None:
-        """Begin to write, on the running event loop."""
+        """Start writing, on the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._ahead_at = self.position
         self._frame_end = self.position
@@ -273,12 +273,12 @@ class Journal:
         )
 
     def reserve(self, size_bytes: int, use: Use) -> None:
-        """Make sure that so many bytes of records can be appended, and that they stay together.
+        """Make sure that records of this size can be appended, and in one frame.
 
-        What a verb appends is then one frame, or a part of one, which a crash leaves whole or not
-        at all. Of the last segment that there is room for a part is kept for verbs that do not let
-        the store grow, and of that a part for those that let it shrink, so that on a full disk
-        messages can still be acked. Raises DiskFull, StoreFailed or BatchTooLarge.
+        The records of a verb are then one frame, or a part of one, so that a crash keeps all of
+        them or none. A part of the last segment with room is kept for verbs that do not grow the
+        store, and a part of that for verbs that shrink it, so that messages can still be acked on a
+        full disk. Raises DiskFull, StoreFailed or BatchTooLarge.
         """
         self.check()
         self.room.check_size(size_bytes)
@@ -295,26 +295,27 @@ class Journal:
             raise StoreFailed(f"{self._folder}: {self.failure}; open the store again") from None
 
     def check_room(self) -> None:
-        """Raise DiskFull if the disk has no room, and little or nothing that grows still fits."""
+        """Raise DiskFull if the disk is full, and little or no growth still fits."""
         if self.room.is_little and self.position // self.segment_bytes + 1 not in self._made:
             self.room.check_disk()
 
     @property
     def is_short(self) -> bool:
-        """Whether who lets the store grow should wait for the segment that is being made."""
+        """Whether verbs that grow the store should wait for the next segment."""
         return self._making is not None and self.room.is_short
 
     async def lengthened(self) -> None:
-        """Return when the segment that is being made is there, or could not be made."""
+        """Return when the next segment exists, or could not be made."""
         if self._making is not None:
             await asyncio.wait([self._making])
 
     def append(self, record: Record, use: Use) -> None:
-        """Add a record and set its ``blobs_at``, or add nothing: raises as :meth:`reserve` does."""
+        """Append a record and set its ``blobs_at``, or append nothing and raise like reserve."""
         head, blobs, filling = record.encode()
         size = len(head) + len(blobs) + len(filling)
         self.reserve(size, use)
-        # A header's worth of each segment stays empty, so that even an empty blob lies within it.
+        # The size of a header stays unused in each segment, so that even an empty blob lies within
+        # it.
         room = self.room
         if not self._frame:
             self._frame_start = room.position
@@ -325,23 +326,23 @@ class Journal:
         room.position += size
 
     def part(self) -> None:
-        """Let a large frame end here, between two verbs.
+        """End a large frame here, between two verbs.
 
-        While it is written, those who wait for the frame before it go on: with one frame for all
-        that came in a turn of the event loop, nobody would have anything to do meanwhile.
+        During its write, the callers of the frame before it continue: with one frame for a whole
+        turn of the event loop, all callers would wait idle.
         """
         if self._frame and self.position - self._frame_start > self._large_bytes:
             self._close_frame()
 
     def cut(self) -> int:
-        """Let a frame end here, and return the position: a replay can begin at no other place."""
+        """End the frame here, and return the position: a replay can start only between frames."""
         self._close_frame()
         return self.position
 
     def committed(self) -> "asyncio.Future[None]":
-        """Return what is done when everything appended so far is on disk (see ``sync``).
+        """Return a future that is done when all appended records are on disk (see ``sync``).
 
-        Each who waits has a future of its own, and may cancel it.
+        Each caller gets its own future, and may cancel it.
         """
         self.check()
         future = self._loop.create_future()
@@ -354,15 +355,16 @@ class Journal:
         return future
 
     def sync(self) -> None:
-        """Make all that is written safe, whatever ``sync`` says; in any thread."""
+        """Sync everything written, even if ``sync`` says never; in any thread."""
         if self._sync_every_ms != 0:
             for segment in list(self.segments.values()):
                 self._disk.sync(segment.fd)
 
     def release(self, number: int) -> Path:
-        """Let go of a segment that nobody needs; return its file, which may be deleted.
+        """Release a segment that is no longer needed; return its file, which may be deleted.
 
-        It is closed, and its room free, when :meth:`committed` says that all before is done.
+        It is closed, and its space free, when :meth:`committed` says that everything before is
+        done.
         """
         segment = self.segments.pop(number)
         if self._committer is None:
@@ -373,7 +375,7 @@ class Journal:
         return segment.path
 
     def close(self) -> None:
-        """Write what is unwritten, sync, and close the files."""
+        """Write the unwritten records, sync, and close the files."""
         if self._committer is not None:
             self._close_frame()
             self._committer.close()
@@ -382,7 +384,7 @@ class Journal:
         self.segments, self._made = {}, {}
 
     def _make_segment(self, number: int) -> None:
-        """Have a segment to go on with; this waits for the disk unless it was made ahead."""
+        """Make sure that a segment exists; waits for the disk unless it was made ahead."""
         try:
             if number in self.segments:
                 self.segments[number].lengthen(self.segment_bytes)
@@ -400,7 +402,7 @@ class Journal:
         self.segments[number] = self._made.pop(number)
 
     def _create(self, number: int) -> None:
-        """Make a segment, unless it is there; in any thread. Raises OSError or DiskFull."""
+        """Make a segment, unless it exists; in any thread. Raises OSError or DiskFull."""
         with self._make_lock:
             if number in self._made or number in self.segments:
                 return
@@ -410,7 +412,7 @@ class Journal:
             self._made[number] = Segment(self._disk, path, number, fd)
 
     def _note_room(self, *, is_starved: bool) -> None:
-        """Note whether the disk has no room for another segment, and log when that changes."""
+        """Note whether the disk lacks room for another segment, and log a change."""
         if is_starved and not self.room.is_starved:
             _log.error("%s: the disk is full; messages can be acked, and none put", self._folder)
         elif self.room.is_starved and not is_starved:
@@ -418,7 +420,7 @@ class Journal:
         self.room.is_starved = is_starved
 
     def make_ahead(self) -> None:
-        """Begin to make the next segment in a thread, if it will be needed soon."""
+        """Start making the next segment in a thread, if it will be needed soon."""
         number = self.position // self.segment_bytes + 1
         if self._making is None and number not in self.segments and number not in self._made:
             self._making = whole(self._make_ahead(number))
@@ -428,7 +430,7 @@ class Journal:
             await in_thread(self._create, number)
             self._note_room(is_starved=False)
         except DiskFull:
-            # Said here and not by the thread: what a verb has reserved must stay as it was.
+            # Set here and not in the thread: the reservation of a verb must not change.
             self._note_room(is_starved=True)
         except (OSError, StoreError):
             # It is tried again when it is needed.
@@ -449,7 +451,7 @@ class Journal:
         self._frame_end = end
         self._frame, self._group = [], []
         if end >= self._ahead_at:
-            # Halfway through each segment, or later if there was no room then.
+            # Halfway through each segment, or later if the disk was full then.
             half = self.segment_bytes // 2
             self._ahead_at = (end // half + 1) * half
             if end % self.segment_bytes >= half:
@@ -466,7 +468,7 @@ class Journal:
                 future.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """Take no more writes, and tell everybody who waits."""
+        """Refuse all further writes, and fail every waiting caller."""
         if self.failure is None:
             _log.error("%s: the store takes no more writes: %s", self._folder, error)
         self.failure = error

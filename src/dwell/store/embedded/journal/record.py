@@ -1,4 +1,4 @@
-"""A record is one verb's batch: what the state machine needs to do it again.
+"""A record is one verb's batch: everything that the state machine needs to repeat it.
 
 ::
 
@@ -7,9 +7,9 @@
     | kind|flags| meta len| count   | time_ms       | blobs length   | meta | columns | blobs |
     +-----+-----+---------+---------+---------------+----------------+------+---------+-------+
 
-``meta`` is MessagePack (class Meta). The columns of each kind stand in SCHEMAS, one after another,
-``count`` values each; before them, if ``flags`` is 1, the call number of each message (8 bytes).
-``meta`` and the blobs are filled up with zeros to a multiple of 8 bytes, as are the columns
+``meta`` is MessagePack (class Meta). The columns of each kind are listed in SCHEMAS, one after
+another, ``count`` values each; before them, if ``flags`` is 1, the call number of each message (8
+bytes). ``meta`` and the blobs are filled up with zeros to a multiple of 8 bytes, as are the columns
 together. A blob is one message's id, extra and body, without gaps.
 """
 
@@ -26,7 +26,7 @@ from dwell.message import I64, Rows, TopicSettings
 from dwell.store.embedded.disk import Buffer
 
 _HEADER = struct.Struct("<BBHIqQ")
-#: What ``flags`` says: before the other columns stands the call number of each message.
+#: A bit of ``flags``: the call number of each message precedes the other columns.
 _HAS_CALLS = 1
 _CALLS: dict[str, type[np.generic]] = {"calls": np.uint64}
 
@@ -86,7 +86,7 @@ SCHEMAS: dict[RecordKind, dict[str, type[np.generic]]] = {
 
 
 class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What a record says once for its whole batch."""
+    """The fields of a record that hold for its whole batch."""
 
     topic: str = ""
     owner: str = ""
@@ -95,7 +95,7 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     settings: TopicSettings | None = None
     first_seq: int = 0
     priority: int | None = None
-    #: An error of each message, in place of one for all.
+    #: An error for each message, instead of one for all.
     errors: list[str | None] | None = None
     #: The number of the first take of a TAKE; the others have the numbers after it.
     first_take: int = 0
@@ -130,11 +130,11 @@ class Record:
 
     @property
     def rows(self) -> Rows:
-        """The rows that it says something of."""
+        """The rows of its messages."""
         return self.columns["rows"].astype(np.intp, copy=False)
 
     def errors(self) -> dict[int, str]:
-        """Return what it says of rows, by row: why they failed."""
+        """Return the errors by row."""
         rows = self.rows.tolist()
         if self.meta.errors is None:
             return {} if self.meta.error is None else dict.fromkeys(rows, self.meta.error)
@@ -142,19 +142,19 @@ class Record:
         return {row: error for row, error in told if error is not None}
 
     def keep(self, live: np.ndarray) -> None:
-        """Say nothing of the other rows any more."""
+        """Drop all rows except the live rows."""
         self.columns = {name: column[live] for name, column in self.columns.items()}
         if self.meta.errors is not None:
             own = list(itertools.compress(self.meta.errors, live))
             self.meta = msgspec.structs.replace(self.meta, errors=own)
 
     def positions(self) -> I64:
-        """Return where in the journal the blob of each message is."""
+        """Return the journal position of each message's blob."""
         sizes = self.columns["size_bytes"].astype(np.int64)
         return self.blobs_at + np.cumsum(sizes) - sizes
 
     def encode(self) -> tuple[bytes, Buffer, bytes]:
-        """Return the record as bytes: header and columns, blobs, filling."""
+        """Return the record as bytes: header and columns, blobs, padding."""
         meta = _PLAIN_BYTES if self.meta is _PLAIN else _padded(_encoder.encode(self.meta))
         columns = self.columns
         has_calls = "calls" in columns
@@ -186,7 +186,7 @@ _LAYOUTS = {
 
 
 def _padded(data: bytes) -> bytes:
-    # MessagePack ends where it ends: the zeros after it are not read.
+    # MessagePack is self-delimiting: the zeros after it are not read.
     return len(data).to_bytes(2, "little") + data + bytes(-(len(data) + 2) % 8)
 
 

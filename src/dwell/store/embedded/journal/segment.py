@@ -1,6 +1,6 @@
-"""A segment: one file of the journal, of a fixed size, taken in full when it is made.
+"""A segment: one file of the journal, of a fixed size, allocated in full when it is made.
 
-A position in the journal is ``segment number * segment size + offset``, and never used twice.
+A position in the journal is ``segment number * segment size + offset``, and never reused.
 """
 
 import mmap
@@ -17,13 +17,15 @@ _WORD_BYTES = 8
 
 
 class Segment:
-    """An open segment. ``map``, ``data``, ``bytes`` and ``words`` show the file as it is now.
+    """An open segment.
 
-    Slices of the map are copies (bytes), those of the others are views. ``words[i]`` are the eight
-    bytes from offset ``i`` on, wherever that is.
+    ``map``, ``data``, ``bytes`` and ``words`` show the current content of the file.
 
-    ``unchecked_bytes`` are those at its beginning that nobody has read since the store was opened,
-    and ``damage`` is where frames turned out to be broken when they were: first offset and end.
+    Slices of the map are copies (bytes), slices of the others are views. ``words[i]`` are the eight
+    bytes from offset ``i`` on, aligned or not.
+
+    ``unchecked_bytes`` counts the bytes at its beginning not read since the store was opened, and
+    ``damage`` has the broken places found in them: first offset and end.
     """
 
     __slots__ = (
@@ -59,15 +61,16 @@ class Segment:
     def written(self, offset: int) -> Iterator[tuple[int, int]]:
         """Yield the parts from an offset on that may hold more than zeros, first offset and end.
 
-        Most of a segment was never written: to read its zeros would take longer than all else.
+        Most of a segment is usually unwritten: reading its zeros would take longer than everything
+        else.
         """
         return self._disk.written(self.fd, offset, len(self.data))
 
     def let_go(self) -> None:
-        """Let go of the pages that were read.
+        """Release the pages that were read.
 
-        The system keeps them in its cache, but no longer counts them as this process's memory: who
-        reads a large store would seem to hold all of it.
+        The system keeps them in its cache, but no longer counts them as this process's memory:
+        otherwise a reader of a large store would seem to hold all of it.
         """
         self.map.madvise(mmap.MADV_DONTNEED)
 
@@ -76,11 +79,11 @@ _NAME = re.compile(r"journal-([0-9]{8,})\.dwl")
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Return where a segment is."""
+    """Return the path of a segment."""
     return folder / f"journal-{number:08d}.dwl"
 
 
 def segment_number(name: str) -> int | None:
-    """Return the number in a segment's file name; None for the name of anything else."""
+    """Return the number in a segment's file name; None for other names."""
     found = _NAME.fullmatch(name)
     return None if found is None else int(found[1])
