@@ -146,7 +146,7 @@ class Store(ABC):
         otherwise: it answers ``unknown``, or ``leased`` if the other is.
 
         ``error`` raises IdExists, and a full topic with ``on_full=refuse`` raises TopicFull; then
-        nothing of the batch was put. A store of several shards, each of which can refuse, raises
+        nothing of the batch was put. A store of several shards, which can each refuse, raises
         PartlyPut when only some did.
         """
 
@@ -188,8 +188,7 @@ class Store(ABC):
         """Return at most ``limit`` messages that ``owner`` holds, or some more, after ``cursor``.
 
         A message held during all pages is given once. A page is in order of due; a later page may
-        have messages due before those of an earlier page. A page without messages may have a
-        cursor.
+        have messages due before an earlier page's. A page without messages may have a cursor.
         """
 
     @abstractmethod

@@ -1,6 +1,6 @@
--- Allowances: how many messages of a topic may be taken now. Its bounds are shared evenly by the shards.
--- A rate is a bucket of tokens, as dwell/store/allowances.py says; `tokens` among the counts are
--- those that were left at `tokens_ms`, and `again_ms` is when takers are woken for more.
+-- Allowances: how many messages of a topic may be taken now. The shards share its limits evenly. A rate is a bucket of
+-- tokens, as in dwell/store/allowances.py; `tokens` among the counts are the tokens left at `tokens_ms`, and `again_ms`
+-- is when takers are woken for more.
 local function tokens_of(topic, rate)
   local most = math.max(rate / 10, 1)
   local of = call('HMGET', KEY.counts .. topic, 'tokens', 'tokens_ms')
@@ -26,11 +26,11 @@ end
 
 local function keep_tokens(topic, left) call('HSET', KEY.counts .. topic, 'tokens', left, 'tokens_ms', now) end
 
--- Tell whether a topic has something that may be taken, but for its bounds.
+-- Tell whether a topic has messages that may be taken, limits aside.
 local function has_more(topic) return call('ZCOUNT', KEY.ready .. topic, '-inf', UNPARKED) > 0 end
 
--- Note that messages were taken. If there are more, takers are woken for what is allowed by now, as this
--- one may have come late and nobody was woken for the rest, and it is noted when more is allowed.
+-- Note that messages were taken. If there are more, wake takers for the present allowance, because this one may have
+-- come late and no taker was woken for the rest; and note when the allowance will grow.
 local function spend(topic, number)
   local rate = (settings(topic).rate or 0) / SHARDS
   if rate <= 0 then return end
@@ -45,7 +45,7 @@ local function spend(topic, number)
   end
 end
 
--- Wake takers for what a rate held back; with `is_back` whatever the time.
+-- Wake takers for messages that a rate held back; with `is_back` at any time.
 local function come_again(topic, is_back)
   if (settings(topic).rate or 0) == 0 then return end
   local again = tonumber(call('HGET', KEY.counts .. topic, 'again_ms') or nil)

@@ -1,15 +1,15 @@
--- The keys of the messages of a block, and the lines that are written as marks of blocks.
+-- The keys of the messages of a block, and the lines that are stored as marks of blocks.
 local keys_in, keys_at
 do
--- Return keys by slot from 1 on, where they stand behind the bodies.
+-- Return keys by slot from 1 on, if they are stored behind the bodies.
 local function listed_keys(text, b)
   local keys = numbers_at(text, b.size, 'Bc0', 0)
-  -- The last of what unpack gives is where it ended.
+  -- The last result of unpack is the end position.
   keys[b.size + 1] = nil
   return keys
 end
 
--- Return the same from extras, false where there is none.
+-- Return the same from the extras, false for a message without a key.
 local function read_keys(text, b)
   local keys, data = {}, numbers_at(text, b.size, BLOCK.data, b.names)
   local start = b.names + BLOCK.data_size * b.size
@@ -20,7 +20,7 @@ local function read_keys(text, b)
   return keys
 end
 
--- Return keys by slot, nil where a message is gone, and all of them that are.
+-- Return keys by slot, nil for a message that is gone, and a list of all the others.
 local function with_names(keys, b, index)
   local names = {}
   for slot = 1, b.size do
@@ -30,28 +30,28 @@ local function with_names(keys, b, index)
   return keys, names
 end
 
--- Return the keys of a block by slot from 1 on, false where there is none, nil where a message is gone; and a list of
--- all keys.
+-- Return the keys of a block by slot from 1 on, false for a message without a key, nil for a message that is gone; and
+-- a list of all keys.
 function keys_in(text, b)
   local index, last = b.live < b.size and index_of(text, b), bodies_end(text, b)
   return with_names(#text > last and listed_keys(text:sub(last + 1), b) or read_keys(text, b), b, index)
 end
 
--- Return the text of the keys of a block, '' where they stand in the extras only.
+-- Return the text of the keys of a block, '' if they are stored only in the extras.
 local function keys_text(n, b)
   local at = b.names + BLOCK.data_size * (b.size - 1)
   local last = unpack_from('>I4', call('GETRANGE', block_key(n), at, at + 3))
   return call('GETRANGE', block_key(n), last, -1)
 end
 
--- Return the same as keys_in, without reading bodies where that can be.
+-- Return the same as keys_in, without reading bodies if possible.
 function keys_at(n, b)
   local text = keys_text(n, b)
   if text == '' then return keys_in(call('GET', block_key(n)), b) end
   return with_names(listed_keys(text, b), b, b.live < b.size and index_at(n, b))
 end
 
--- What is known of a block that fronts have marks of; false when there is none of a topic.
+-- The cached data of a block that fronts have marks of; false if the topic has no such block.
 local function marked_block(n, topic)
   local b = head_at(n)
   return b and b.topic == topic and {head = b, text = keys_text(n, b)} or false
@@ -64,7 +64,7 @@ local function slots_at(n, b)
   return slots
 end
 
--- Return the slot of a key among the keys of a block, from 1 on; nil where it has none.
+-- Return the slot of a key among the keys of a block, from 1 on; nil if it is missing.
 local function listed_slot(text, key)
   local name, from, at, slot = string.char(#key) .. key, 1, 1, 1
   while true do
@@ -76,8 +76,8 @@ local function listed_slot(text, key)
   end
 end
 
--- Return the slot of a key in a block, from 1 on, and the block's head; nil when the message is gone. One key is found
--- soonest in the text, and many in a table.
+-- Return the slot of a key in a block, from 1 on, and the block's head; nil when the message is gone. Searching the
+-- text is quickest for one key, a table for many.
 local function slot_of(topic, key, n)
   if of_marks[n] == nil then of_marks[n] = marked_block(n, topic) end
   local of = of_marks[n]
@@ -92,7 +92,7 @@ local function slot_of(topic, key, n)
   return slot, b
 end
 
--- Return the line of a key that has marks of blocks as its front; '' when its messages are gone.
+-- Return the line of a key whose front consists of marks; '' when its messages are gone.
 function line.spelled_out(topic, key, text)
   local spelled = ''
   for at = 1, #text - 1, 7 do

@@ -1,7 +1,7 @@
--- Blocks: a head as BLOCK says, the topic, BLOCK.slot for each slot and all ids (these are its names);
--- then BLOCK.data for each slot, and extra and body of each; and at last, in an ordered topic, the key of each, with
--- its size in the byte before it, if all have short ones. Lua hashes every byte of a string that it is given, so that
--- only what a call needs of a block is read.
+-- Blocks: a head as in BLOCK, the topic, BLOCK.slot for each slot and all ids (together its names); then BLOCK.data for
+-- each slot, and extra and body of each; and last, in an ordered topic, the key of each, preceded by its size in one
+-- byte, if all keys are short. Lua hashes every byte of a string that it receives, so only the needed parts of a block
+-- are read.
 local function block_key(n) return KEY.block .. floor(n / 64) end
 
 -- Return the head of a block, from its text or at least the first 240 bytes of it.
@@ -21,14 +21,14 @@ local function head_at(n)
   return #text > 0 and head_of(text) or nil
 end
 
--- Write over a part of a block: how many of it are there, that one is gone, who has leased it.
+-- Overwrite a part of a block: its number of live messages, the mark of a gone message, the lease.
 local function set_live(n, live) call('SETRANGE', block_key(n), BLOCK.live_at, string.char(live)) end
 local function set_gone(n, b, slot) call('SETRANGE', block_key(n), b.index + BLOCK.slot_size * slot, '\1') end
 local function is_gone(n, b, slot)
   local at = b.index + BLOCK.slot_size * slot
   return slot >= b.size or call('GETRANGE', block_key(n), at, at) == '\1'
 end
--- Note whether a block stands though some of its messages are not the first of their keys.
+-- Note whether a block is available although some of its messages are not the first of their keys.
 local function set_mixed(n, b, is_mixed)
   if b.is_mixed == is_mixed then return end
   b.is_mixed, b.flags = is_mixed, b.flags % 4 + (is_mixed and 4 or 0)
@@ -38,7 +38,7 @@ local function set_lease(n, b, state, flags, attempt, take, ends)
   call('SETRANGE', block_key(n), 0, pack(BLOCK.lease, state, b.size, b.live, flags, attempt, take, ends))
 end
 
--- Who holds a block; a block whose flags say that it is owned has its owner in a hash.
+-- Return the owner of a block; a block flagged as owned has its owner in a hash.
 local function owner_of(n, b) return b.is_owned and call('HGET', KEY.owners, member(n)) or '' end
 
 local function own_block(n, owner)
@@ -49,7 +49,7 @@ end
 -- Return the names of a block, without extras and bodies.
 local function names_at(n, b) return call('GETRANGE', block_key(n), 0, b.names - 1) end
 
--- Return some numbers for each slot, which are in order from a place on.
+-- Return numbers for each slot, stored in sequence from a place on.
 local FORMATS = {}
 local function numbers_at(text, size, form, at)
   local name = form .. size
@@ -57,15 +57,15 @@ local function numbers_at(text, size, form, at)
   return {unpack_from(FORMATS[name], text, at + 1)}
 end
 
--- Return where the bodies of a block end.
+-- Return the end offset of the bodies of a block.
 local function bodies_end(text, b)
   return (unpack_from('>' .. BLOCK.data, text, b.names + BLOCK.data_size * (b.size - 1) + 1))
 end
 
--- For each slot: 1 when it is gone, due, and where its id ends.
+-- For each slot: 1 when it is gone, due, and the end of its id.
 local function index_of(text, b) return numbers_at(text, b.size, BLOCK.slot, b.index) end
 
--- Return the same, reading no more than that.
+-- Return the same, reading only that part.
 local function index_at(n, b)
   local text = call('GETRANGE', block_key(n), b.index, b.index + BLOCK.slot_size * b.size - 1)
   return numbers_at(text, b.size, BLOCK.slot, 0)
@@ -73,7 +73,7 @@ end
 
 local function made_id(n) return string.format('~%x', n * 256 + SHARD) end
 
--- Return the numbers of a block's messages as `ids` has them: they differ in their last byte alone.
+-- Return the numbers of a block's messages in the form of `ids`: they differ only in the last byte.
 local function numbers_of(n, size)
   local names, first, low = {}, pack('>I6', n):sub(1, 5), n % 256
   for slot = 0, size - 1 do names[slot + 1] = first .. string.char(low + slot) end
@@ -96,7 +96,8 @@ local function ids_of(text, b, n)
   return ids
 end
 
--- Return the messages of a block as loose ones have them, by slot, or only some; those that are gone are left out.
+-- Return the messages of a block in the form of loose messages, by slot, all or only some; messages that are gone are
+-- left out.
 local function unpacked(text, b, n, only)
   local index, id_start = index_of(text, b), b.index + BLOCK.slot_size * b.size
   local data, start = numbers_at(text, b.size, BLOCK.data, b.names), b.names + BLOCK.data_size * b.size
@@ -137,7 +138,7 @@ local function lift_block(n, b)
   return true
 end
 
--- Forget a block; its place stays while its first message is there as a loose one.
+-- Delete a block; its place is kept while its first message exists as a loose message.
 local function drop_block(n)
   call('DEL', block_key(n))
   if call('HEXISTS', KEY.messages, member(n)) == 0 then leave({n}) end
@@ -147,7 +148,7 @@ local function is_ready(n, b)
   return b.state == STATE.waiting and call('ZSCORE', KEY.ready .. b.topic, (block_entry(n, b)))
 end
 
--- Mark messages of a block as gone, of which so many are there, and forget the block with its last one.
+-- Mark `number` messages of a block as gone, and delete the block with its last message.
 local function take_all_out(n, b, slots, number)
   if b.live == number then
     lift_block(n, b)
@@ -157,11 +158,11 @@ local function take_all_out(n, b, slots, number)
   for slot in pairs(slots) do set_gone(n, b, slot) end
 end
 
--- Do so with one message.
+-- Do so for one message.
 local function take_out(n, b) take_all_out(n - n % 64, b, {[n % 64] = true}, 1) end
 
--- Make the messages of a block loose ones in the same state; all of them, or those of some slots only;
--- return their numbers.
+-- Turn the messages of a block into loose messages in the same state; all, or those of some slots; return their
+-- numbers.
 local function explode(n, text, b, only)
   local messages = unpacked(text, b, n, only)
   local was_ready
@@ -170,7 +171,7 @@ local function explode(n, text, b, only)
     local number = 0
     for _ in pairs(messages) do number = number + 1 end
     was_ready = is_ready(n, b)
-    -- Others may have been taken out since who calls looked.
+    -- Others may have been taken out since the caller read the block.
     take_all_out(n, head_at(n), only, number)
   else
     was_ready = lift_block(n, b)
@@ -212,7 +213,7 @@ local function explode(n, text, b, only)
   return places
 end
 
--- Give a message of a block its data.
+-- Add to a message of a block its data.
 local function with_data(n, r, b)
   local start, slot = b.names + BLOCK.data_size * b.size, n % 64
   local at = b.names + BLOCK.data_size * slot
@@ -223,8 +224,8 @@ local function with_data(n, r, b)
   return r
 end
 
--- Return one message of a block, and the block's head; nil when it is not there. Without its data
--- it is marked as packed: whoever changes it takes it out first.
+-- Return one message of a block, and the block's head; nil when it is missing. Without its data it is marked as packed:
+-- code that changes it must take it out first.
 local function packed(n, names_only)
   local b = head_at(n)
   local slot = n % 64
@@ -247,7 +248,7 @@ local function packed(n, names_only)
   return with_data(n, r, b), b
 end
 
--- Return the text of a message, as a loose one has it, for readers, who leave a block as it is.
+-- Return the text of a message, in the form of a loose message, for readers, which do not change a block.
 local function read(n)
   local text = call('HGET', KEY.messages, member(n))
   if text then return text end
@@ -255,7 +256,7 @@ local function read(n)
   return r and encode(r) or false
 end
 
--- Make one message of a block a loose one in the same state; nil when it is not there.
+-- Turn one message of a block into a loose message in the same state; nil when it is missing.
 local function extract(n)
   local slot = n % 64
   local first = n - slot

@@ -1,34 +1,32 @@
--- One call of a verb, and what all verbs share. KEYS[1] names the shard: all keys begin with it and
--- lie in its slot.
--- ARGV: 1 the time in ms, 0 for the server's own; 2 the instance that calls; 3 the shard's index;
--- 4 which of its calls under way this is; 5 the number of the call, which only grows; 6 how many
--- shards there are; 7 how many events each keeps; 8 limits as MessagePack, '' for the usual ones; 9 the number of the
--- store that the caller works on. A shard that does not belong to that store does nothing and answers
--- {'another', {now, 0, {}}}.
--- What the verb is told by name comes after these, from `rest` on what it is told as a list.
+-- One call of a verb, and the code that all verbs share. KEYS[1] names the shard: all keys start with it and are in its
+-- slot. ARGV: 1 the time in ms, 0 for the server's own; 2 the calling instance; 3 the shard's index; 4 the slot of this
+-- call among those in progress; 5 the number of the call, which only grows; 6 the number of shards; 7 how many events
+-- each keeps; 8 limits as MessagePack, '' for the defaults; 9 the number of the caller's store. A shard that does not
+-- belong to that store does nothing and answers {'another', {now, 0, {}}}. The verb's named arguments come after these,
+-- its list of arguments starts at `rest`.
 --
--- A message is loose, a field of `messages` by its number n; or packed with others of its put in
--- a block, the string `block:<floor(n / 64)>`, where n % 64 is its slot. Members of sorted sets
--- are n in 7 bytes; those that stand for a whole block end with 'b'.
+-- A message is loose, a field of `messages` by its number n; or packed with others of its put in a block, the string
+-- `block:<floor(n / 64)>`, where n % 64 is its slot. Members of sorted sets are n in 7 bytes; members for a whole block
+-- end with 'b'.
 --
--- The library outlives the call: what belongs to one call is set anew by `begin`; while the library is
--- loaded no library of Lua is there.
+-- The library outlives the call: variables of one call are reset by `begin`; Lua's own libraries are missing while the
+-- library is loaded.
 local OWN = 10
--- So many bytes that are read cost as much as one message.
+-- Reading this many bytes costs as much as one message.
 local BYTES_AS_ONE = 2^15
 local call, pack, unpack_from, floor, now, ARGV, rest, INSTANCE, SLOT, SERIAL, SHARD, SHARDS, MAX_EVENTS, LIMITS
 local CALLS
--- What `meta` has of the store, of the engine's process and of time: read when a call begins.
+-- The values of `meta` about the store, the engine's process and time: read at the start of a call.
 local META
--- The names of the shard's keys, what ends with a colon goes on with a topic, a place or the like;
--- and those of each shard of this engine.
+-- The names of the shard's keys, with a topic, a place or the like to be appended to a final colon; and the keys of
+-- each shard of this engine.
 local KEY
 local names_of = {}
--- What holds for the topics that were looked at, and what the call changed, written down at its end.
+-- The settings of the topics in this call, and the changes of the call, written at its end.
 local known, touched, counts, woken, totals, log, happened, changed
--- What the call knows of the fronts of lanes.
+-- The fronts of lanes that the call has read.
 local fronts, new_fronts, begun, ended, heads, next_ones, of_marks
--- What it knows of turns, and which were the first of lanes before it.
+-- The turns that the call has read, and the first messages of lanes before the call.
 local turns, firsts
 
 local function begin(keys, args, own)
@@ -57,10 +55,10 @@ local function begin(keys, args, own)
   }
 end
 
--- What lives.lua knows of the lives of a shard.
+-- The state of lives.lua about the lives of a shard.
 local lives = {}
 
--- Let a verb be called: `run` is told so many values by name.
+-- Register a verb: `run` gets `own` values as named arguments.
 local function verb(name, own, run)
   redis.register_function{
     function_name = PREFIX .. name,
@@ -76,7 +74,7 @@ local function verb(name, own, run)
   }
 end
 
--- Call a command with many arguments in parts that fit Lua's stack; parts hold whole pairs.
+-- Run a command with many arguments in parts that fit Lua's stack; a part has whole pairs.
 local function many(command, name, values)
   local most = LIMITS.arguments
   for at = 1, #values, most do call(command, name, unpack(values, at, math.min(at + most - 1, #values))) end
@@ -104,7 +102,7 @@ local function settings(topic)
   return known[topic]
 end
 
--- Return when a lease ends that is so long as its taker says, or else its message, or its topic.
+-- Return the end of a lease: of the length that the taker asked for, or else the message's, or the topic's.
 local function lease_end(asked_ms, own_ms, topic)
   return now + (asked_ms > 0 and asked_ms or own_ms > 0 and own_ms or settings(topic).lease_ms)
 end
@@ -125,7 +123,7 @@ local function add_total(kind, number)
   happened = happened + number
 end
 
--- Write down what happened to one message, and to all of a block.
+-- Note an event of one message, or of all messages of a block.
 local function note(kind, topic, id, due, attempt)
   add_total(kind, 1)
   log[#log + 1] = pack(NOTE, 0, kind, #topic, due, attempt, #id) .. topic .. id

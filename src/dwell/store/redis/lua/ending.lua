@@ -1,4 +1,4 @@
--- The end of a call: what changed is written down, and an answer that may be asked for again.
+-- The end of a call: writes the changes, and an answer that can be asked for again.
 local finish
 do
 local function first_score(name)
@@ -20,14 +20,14 @@ local function write_log()
   for kind, number in pairs(totals) do call('HINCRBY', KEY.totals, kind, number) end
 end
 
--- Wake takers for leases that have ended, where only so many may be leased.
+-- Wake takers for leases that have ended, if the number of leases is limited.
 local function wake_for_ended()
   for topic, of in pairs(counts) do
     if (of.leased or 0) < 0 and (settings(topic).most_leased or 0) > 0 then wake(topic, -of.leased) end
   end
 end
 
--- Write down what changed; return the next deadline, and pairs of topic and how many are new.
+-- Write the changes; return the next deadline, and pairs of topic and number of new messages.
 function finish()
   open_lanes()
   wake_for_ended()
@@ -59,8 +59,8 @@ function finish()
 end
 end
 
--- A call that is repeated, as its answer was lost, is answered as before and does nothing again;
--- nor does one that comes when its slot has gone on to later calls, as nobody waits for it.
+-- A call that is repeated, because its answer was lost, gets the first answer and does nothing; a call whose slot has
+-- gone on to later calls does nothing either, because nothing waits for it.
 local function answered()
   local last = tonumber(call('HGET', CALLS, SLOT .. 'n') or 0)
   local serial = tonumber(SERIAL)
@@ -75,8 +75,8 @@ local function answer(given)
   return given
 end
 
--- Return the text of a loose message that the take of an entry still has; '' when it has not, or
--- when its lease is over, whether anybody has noticed or not.
+-- Return the text of a loose message that the take of an entry still holds; '' if it does not, or if its lease is over,
+-- recorded or not.
 local function still(entry)
   local text = call('HGET', KEY.messages, entry:sub(1, 7))
   if not text then return '' end
@@ -84,12 +84,12 @@ local function still(entry)
   return state == STATE.leased and take == unpack_from('>I4', entry, 8) and ends > now and text or ''
 end
 
--- A verb that changes something: a call that is repeated is answered as it was the first time.
+-- A verb that changes something: a repeated call gets its first answer.
 local function kept(run)
   return function(...) return answered() or answer(run(...)) end
 end
 
--- A verb that only looks, at what is as it should be by now.
+-- A verb that only reads, after all due work is done.
 local function looking(run)
   return function(...)
     if not settle() then return {'again', finish()} end

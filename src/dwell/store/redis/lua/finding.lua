@@ -1,5 +1,5 @@
--- Finding: a message by its number or its id, as time has left it.
--- Return a message by its number, without changing anything but that; nil if it is gone.
+-- Finding: a message by its number or its id, brought up to the present time. Return a message by its number, without
+-- any other change; nil if it is gone.
 local function load(n)
   local text = call('HGET', KEY.messages, member(n))
   local r = text and decode(text) or extract(n)
@@ -13,7 +13,7 @@ local function load(n)
   return r
 end
 
--- Return the same, but a message of a block as it lies there, marked, unless time has to move it.
+-- Return the same, but leave a message of a block in it, marked, unless due work has to move it.
 local function find(n)
   if call('HEXISTS', KEY.messages, member(n)) == 1 then return load(n) end
   local r = packed(n, true)
@@ -21,7 +21,7 @@ local function find(n)
   return r
 end
 
--- Return the number of a message by its id; nil when there is none.
+-- Return the number of a message by its id; nil without such a message.
 local function number_of(topic, id)
   if is_made(id) then
     local n = #id < 16 and tonumber(id:sub(2), 16)
@@ -31,17 +31,16 @@ local function number_of(topic, id)
   return n and not remembered_until(n) and unpack_from('>I6', n) or nil
 end
 
--- Tell whether a message has another version than the one at a place of `versions`, 8 bytes each; '' names none. A version
--- is made of all that a change alters, as records.py has it: its take, and a sum of the other numbers.
+-- Tell whether a message has another version than the version at a place of `versions`, 8 bytes each; '' names none. A
+-- version covers everything that a change alters, as in records.py: the take, and a checksum of the other numbers.
 local function is_changed(n, r, versions, place)
   if versions == '' then return false end
   local take, sum = unpack_from('>I4I4', versions, 8 * place + 1)
   return r.take ~= take or (n + 3 * r.due + 5 * r.ends + 65537 * r.attempt + 2^28 * r.state) % 2^32 ~= sum
 end
 
--- Do something with each message of a topic that an id names, and that has the version that is given, if any are; return a
--- byte for each, or for the first of them, when the messages are large: who calls asks again for the others, unless it is
--- to be all at once.
+-- Run an action on each message of a topic that an id names, if it has the given version; return a byte for each, or
+-- for the first of them when messages are large: the caller sends the others again, unless `is_all`.
 local function each_named(topic, versions, act, is_all)
   local results, left = {}, is_all and math.huge or LIMITS.looked
   for i = rest, #ARGV do

@@ -1,11 +1,11 @@
--- Forming: the messages of a topic that has become ordered or fair, or is not any more, come to stand as
--- its settings say, in small steps; `form` among the topic's counts has how far that is. What is ready is
--- set apart first, in order of due and arrival; fronts are noted; then all are lined up in that order.
--- Until that is done nothing of the topic is taken, and what becomes ready meanwhile is set apart, too.
+-- Forming: rearranges the messages of a topic whose settings for order or fairness have changed, in small steps; `form`
+-- among the topic's counts has the progress. First the ready messages are set apart, in order of due and arrival;
+-- fronts are noted; then all are lined up in that order. Until then no message of the topic is taken, and newly ready
+-- messages are set apart, too.
 
 local begin_forming, is_formed
 do
--- Note that a topic is to be formed from now on, unless there is nothing of it; tell which.
+-- Start forming a topic, unless it has no messages; tell which.
 function begin_forming(topic, was)
   local name = KEY.counts .. topic
   call('UNLINK', KEY.fronts .. topic, KEY.turns .. topic, KEY.standing .. topic)
@@ -17,7 +17,7 @@ function begin_forming(topic, was)
   return true
 end
 
--- Set some apart of what is ready, with its lanes when there are some; tell whether that was all.
+-- Set some ready messages apart, with their lanes if there are any; tell whether those were all.
 local function set_apart(topic, has_lanes)
   local name, of, left = KEY.ready .. topic, settings(topic), LIMITS.looked * BYTES_AS_ONE
   local found = call('ZRANGEBYSCORE', name, '-inf', '(' .. UNFORMED, 'LIMIT', 0, math.ceil(LIMITS.looked / 4))
@@ -45,7 +45,7 @@ local function set_apart(topic, has_lanes)
   return #found == 0
 end
 
--- Note the fronts among some of what is leased or delayed; return where to go on, '0' at the end.
+-- Note the fronts among some of the leased or delayed messages; return where to continue, '0' at the end.
 local function note_fronts(topic, part, cursor)
   local name = part == 'leased' and KEY.leased or KEY.delayed .. topic
   local some = call('ZSCAN', name, cursor, 'COUNT', LIMITS.looked)
@@ -54,7 +54,7 @@ local function note_fronts(topic, part, cursor)
     local n = unpack_from('>I7', entry)
     local is_block = #entry == 8 or #entry == 12
     local b = is_block and head_at(n)
-    -- A block is in one state: all of it was taken, or none.
+    -- A block is in one state: all of it was taken, or nothing.
     local last = b and (b.topic == topic and b.attempt > 0 and b.size - 1 or -1) or 0
     for m = n, n + last do
       local r = head_of_front(m)
@@ -64,7 +64,7 @@ local function note_fronts(topic, part, cursor)
   return some[1]
 end
 
--- Line some up of what was set apart; tell whether that was all.
+-- Line up some of the messages set apart; tell whether those were all.
 local function line_some_up(topic)
   local name, scores, left = KEY.ready .. topic, {}, LIMITS.looked * BYTES_AS_ONE
   local found = call('ZRANGEBYSCORE', name, UNFORMED, UNFORMED, 'LIMIT', 0, math.ceil(LIMITS.looked / 4))
@@ -93,7 +93,7 @@ end
 
 local FOLLOWING = {lanes = 'leased 0', ready = 'leased 0', leased = 'delayed 0', delayed = 'line'}
 
--- Go one step on with a topic that is to be formed; tell whether it is formed by now.
+-- Do one step of forming a topic; tell whether it is formed now.
 function is_formed(topic)
   if not settings(topic).forming then return true end
   local at = call('HGET', KEY.counts .. topic, 'form') or 'lanes'

@@ -1,18 +1,19 @@
--- Fronts: of each key of an ordered topic what is to be done before others of it go. A front is one of these:
--- * What was taken and is not done, in 7 bytes each: one, and more only when they were taken before the topic
---   was ordered; they come again one at a time, in their order. Among them may be what is not begun any more,
---   and one may be there twice.
--- * A line: 'q', '+' if others may be in the lane, else ' ', a priority in 4 bytes, and the entries among the
---   ready of messages of that priority that are not begun, in their order. The first stands or is taken, and
---   stays there until it is acked, so that a take has nothing to write down; the others are parked. What
---   else meets a line cuts it: the parked are in the lane then.
--- * Marks: the numbers of blocks, in 7 bytes each, and 'b'. In each of these the key has one message, which make up
---   its line, in this order. So it is when all goes its usual way; as the text is the same for many keys, a put and
---   an ack of a block look at few of them. Who looks up a front finds it spelled out, as a line, and so it is
---   written down: before a message leaves its block, its front is looked up.
--- `fronts` has the texts that the call has looked up, by topic and key, '' where there is none; `new_fronts` the
--- keys of those that it has yet to write down.
--- What there is to know of lines; `spelled_out` is of blockkeys.lua.
+-- Fronts: for each key of an ordered topic, the messages that must be done before others of the key are taken. A front
+-- is one of these:
+-- * Messages that were taken and are not done, in 7 bytes each: one, and more only if they were taken before the topic
+--   was ordered; they come again one at a time, in their order. Some of them may be done already, and one may be there
+--   twice.
+-- * A line: 'q', '+' if others may be in the lane, else ' ', a priority in 4 bytes, and the entries among the ready of
+--   messages of that priority that are not in progress, in their order. The first is available or taken, and stays
+--   there until it is acked, so that a take has nothing to write; the others are parked. Any other event cuts the line:
+--   then the parked messages are in the lane.
+-- * Marks: the numbers of blocks, in 7 bytes each, and 'b'. The key has one message in each of these blocks, which make
+--   up its line, in this order. This is the usual case; the text is the same for many keys, so a put and an ack of a
+--   block read few of them. A read of a front spells it out as a line, and writes it so: before a message leaves its
+--   block, its front is read.
+-- `fronts` has the texts that the call has read, by topic and key, '' for an empty front; `new_fronts` has the keys of
+-- those still to be written.
+-- The functions for lines; `spelled_out` is defined in blockkeys.lua.
 local line = {}
 function line.is(text) return text:byte(1) == 113 end
 function line.head(priority) return 'q ' .. pack('>I4', priority) end
@@ -28,7 +29,7 @@ local function new_fronts_of(topic)
   return of
 end
 
--- Look up the fronts of some keys together.
+-- Read the fronts of some keys together.
 local function learn_fronts(topic, keys)
   local of, missing = fronts[topic] or {}, {}
   fronts[topic] = of
@@ -50,7 +51,7 @@ local function learn_fronts(topic, keys)
   end
 end
 
--- Let the front of a key be a text, and be written down at the end of the call.
+-- Set the front of a key, to be written at the end of the call.
 local function write_fronts(topic, key, text)
   fronts[topic][key] = text
   new_fronts_of(topic)[key] = true
@@ -74,22 +75,22 @@ local function write_down_fronts()
   new_fronts = {}
 end
 
--- Return where an entry stands in a line that it does not lead.
+-- Return the place of an entry in a line, unless it leads the line.
 function line.place(text, entry)
   for at = 20, #text, 13 do
     if text:sub(at, at + 12) == entry then return at end
   end
 end
 
--- Tell whether an entry among the ready comes before another of its priority. Lua would compare the texts as
--- the words of some language.
+-- Tell whether an entry among the ready comes before another of its priority. Lua itself compares texts by the rules of
+-- a locale.
 local function is_earlier(entry, other)
   local due, n = unpack_from('>I6I7', entry)
   local its_due, its_n = unpack_from('>I6I7', other)
   return due < its_due or (due == its_due and n < its_n)
 end
 
--- Return a line with one more entry; nil when the lane has to have it.
+-- Return a line with one more entry; nil when the entry belongs in the lane.
 function line.joined(text, entry)
   if line.has_others(text) or #text >= 6 + 13 * LIMITS.lined then return nil end
   local at = #text
@@ -97,7 +98,7 @@ function line.joined(text, entry)
   return text:sub(1, at) .. entry .. text:sub(at + 1)
 end
 
--- Note that others of a key may be in its lane, where its front has to say so.
+-- Note in the front of a key that other messages of the key may be in its lane.
 local function note_others(topic, key)
   local front = fronts[topic][key]
   if line.is(front) and not line.has_others(front) then write_fronts(topic, key, 'q+' .. front:sub(3)) end

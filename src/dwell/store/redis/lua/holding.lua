@@ -1,7 +1,7 @@
--- Return a message as a loose one in its state.
+-- Return a message as a loose message in its state.
 local function hold(n, r) return r.is_packed and extract(n) or r end
 
--- Take a message out of the set of its state, or out of its block; as lift.
+-- Take a message out of the set of its state, or out of its block; like lift.
 local function lifted(n, r, is_taken)
   if not r.is_packed then
     lift(n, r, is_taken)
@@ -25,13 +25,13 @@ local function lifted(n, r, is_taken)
   return r
 end
 
--- Return the head of the block that a receipt is of, while its take has it.
+-- Return the head of the block of a receipt, while its take holds the block.
 local function held_block(n, take)
   local b = head_at(n)
   return b and b.state == STATE.leased and b.take == take and b.ends > now and b or nil
 end
 
--- Return a message that is held by the take that a receipt names, as it lies there; else nil.
+-- Return a message that is held by the take of a receipt, unmoved; else nil.
 local function held_by(n, take)
   local text = call('HGET', KEY.messages, member(n))
   if text then
@@ -42,7 +42,7 @@ local function held_by(n, take)
   return (packed(n, true))
 end
 
--- Tell whether the slots of a group are all of a block that are not gone, in order.
+-- Tell whether the slots of a group are all live slots of a block, in order.
 local function is_whole(n, b, slots)
   if #slots ~= b.live then return false end
   if b.live == b.size then return slots == SLOTS:sub(1, b.size) end
@@ -56,8 +56,8 @@ end
 
 local each_receipt
 do
--- Do something with each message of a group of receipts, by its place in the call; return a byte for each, and what
--- that cost, of which a small message costs 1. So many receipts came `before`.
+-- Run an action on each message of a group of receipts, with its place in the call; return a byte for each, and the
+-- cost, in units of one small message. `before` is the number of earlier receipts in the call.
 local function each_held(group, act, before)
   local first, take = unpack_from('>I7I4', group)
   local results, b, number, cost = {}, #group > 18 and held_block(first, take), 0, 0
@@ -65,7 +65,8 @@ local function each_held(group, act, before)
   for i = 12, #group do
     if index[3 * group:byte(i) + 1] == 0 then number = number + 1 end
   end
-  -- Many of a block cost less when all of it is loose. What has left it may have been taken as often, by another.
+  -- Many messages of a block cost less when all of it is loose. A message that has left the block may have been taken
+  -- as often, by another taker.
   if number > 7 then explode(first, call('GET', block_key(first)), b) end
   for i = 12, #group do
     local n = first + group:byte(i)
@@ -76,8 +77,8 @@ local function each_held(group, act, before)
   return table.concat(results), cost
 end
 
--- Do so with all groups of receipts that the call lists, or with the first of them, when their messages are large: who
--- calls asks again for the others. `of_group` may answer for a group as a whole.
+-- Do so with all groups of receipts in the call, or with the first of them when their messages are large: the caller
+-- sends the others again. `of_group` may answer for a group as a whole.
 function each_receipt(act, of_group)
   local results, before, left = {}, 0, LIMITS.looked
   for i = rest, #ARGV do
@@ -91,7 +92,7 @@ function each_receipt(act, of_group)
 end
 end
 
--- A topic whose messages differ in priority has to be settled before a take knows their order.
+-- A topic whose messages differ in priority must be settled before a take knows their order.
 local function learn_priority(topic, priority)
   local usual = call('HGET', KEY.known, topic)
   if not usual then

@@ -1,14 +1,14 @@
 local function is_made(id) return id:byte(1) == 126 end
 
--- Ids: a caller's id is a field of `ids`. It has the number of its message in 6 bytes, or, when that was
--- acked, 255 and until when it is remembered. When such an id is used anew, `earlier` keeps that.
+-- Ids: a caller's id is a field of `ids`. It has the number of its message in 6 bytes, or, after an ack, 255 and the
+-- time until it is remembered. When such an id is used again, `earlier` keeps that.
 local function remembered_until(value)
   return value and value:byte(1) == 255 and unpack_from('>I6', value, 2) or nil
 end
 
 local function remembered(ends) return '\255' .. pack('>I6', ends) end
 
--- Let go of an id whose message is gone without an ack.
+-- Free an id whose message is gone without an ack.
 local function free_id(topic, id)
   if is_made(id) then return end
   local ends = call('HGET', KEY.earlier .. topic, id)
@@ -19,7 +19,7 @@ local function free_id(topic, id)
   call('HDEL', KEY.ids .. topic, id)
 end
 
--- Remember acked ids, or let go of them when the topic remembers none.
+-- Remember acked ids, or free them when the topic remembers none.
 local function remember(topic, names)
   local earlier = call('EXISTS', KEY.earlier .. topic) == 1 and KEY.earlier .. topic
   local ends = now + settings(topic).remember_ms

@@ -1,6 +1,6 @@
--- Keys: which topics have lanes, whose messages go key by key, and what the key of a message is.
--- The score of what is ready is its priority; or PARKED and more, beyond all that a take looks at, where it is not to
--- be taken yet; or, in a fair topic, a turn, which no priority reaches. What a topic has to form yet is UNFORMED.
+-- Keys: which topics have lanes, whose messages are taken key by key, and what the key of a message is. The score of a
+-- ready message is its priority; or PARKED and more, beyond the reach of a take, while it must not be taken; or, in a
+-- fair topic, a turn, which is above all priorities. Messages still to be formed have UNFORMED.
 local PARKED, UNFORMED, FIRST_TURN = 2^45, 2^46, 2^33
 local UNPARKED = '(' .. PARKED
 
@@ -9,17 +9,17 @@ local function is_laned(topic)
   return of.ordered or of.fair or of.forming
 end
 
--- Tell whether whole blocks of a topic may stand or be parked, as lining.lua says.
+-- Tell whether whole blocks of a topic may be available or parked, as in lining.lua.
 local function may_be_lined(topic)
   local of = settings(topic)
   return of.ordered and not of.fair and not of.forming
 end
 
--- Return the key of a message by its extra, which may be a part of a text; nil when it has none.
+-- Return the key of a message from its extra, which may be a part of a text; nil without a key.
 local function key_of(text, at, size)
   at, size = at or 0, size or #text
   if size == 0 then return nil end
-  -- Nearly all keys are short texts, whose size stands in the byte before them.
+  -- Nearly all keys are short texts, with their size in the byte before them.
   local length = text:byte(at + 2) - 160
   if length >= 0 and length < 32 then return text:sub(at + 3, at + length + 2) end
   return cmsgpack.unpack(text:sub(at + 1, at + size))[1]
@@ -27,10 +27,10 @@ end
 
 local function lane_key(topic, key) return KEY.lane .. #topic .. ':' .. topic .. key end
 
--- Return the key of a message of an ordered topic; nil when it may be taken whatever others do.
+-- Return the key of a message of an ordered topic; nil when it may be taken independently of others.
 local function ordered_key(r) return settings(r.topic).ordered and key_of(r.extra) or nil end
 
--- Look up the fronts of messages that are to leave a block.
+-- Read the fronts of messages that are about to leave a block.
 local function learn_fronts_of(messages, b)
   if not settings(b.topic).ordered then return end
   local keys = {}
@@ -38,13 +38,13 @@ local function learn_fronts_of(messages, b)
   learn_fronts(b.topic, keys)
 end
 
--- Note that another of a key may be the first now.
+-- Note that another message of a key may be the first now.
 local function mark_key(topic, key)
   changed[topic] = changed[topic] or {}
   changed[topic][key] = true
 end
 
--- Note the same of a message's key.
+-- Do the same for the key of a message.
 local function mark(r)
   local key = ordered_key(r)
   if key then mark_key(r.topic, key) end

@@ -1,8 +1,8 @@
--- Lanes: of an ordered topic, `lane` has the ready messages of a key by priority, due and arrival; what such a topic
--- gives is made loose first, or lined up. A ready one that is not to be taken yet is parked. Of a key of which nothing
--- is begun the first stands among what may be taken, always.
+-- Lanes: in an ordered topic, `lane` has the ready messages of a key by priority, due and arrival; messages that such a
+-- topic gives are made loose first, or lined up. A ready message that must not be taken yet is parked. While no message
+-- of a key is taken and not done, its first message is always available.
 
--- Return the line of a key without what is parked, which is in the lane from now on.
+-- Return the line of a key without its parked messages, which move to the lane.
 local function cut_line(topic, key)
   local front, scores = fronts[topic][key], {}
   if #front == 19 then return front end
@@ -16,8 +16,8 @@ local function cut_line(topic, key)
   return fronts[topic][key]
 end
 
--- Let a ready message that is loose take its place in the line of its key. Return whether it is the first there, or nil
--- when it has to stand in the lane.
+-- Add a ready, loose message to the line of its key. Return whether it is the first there, or nil when it belongs in
+-- the lane.
 local function join_line(r, key, entry)
   local topic = r.topic
   learn_fronts(topic, {key})
@@ -29,7 +29,7 @@ local function join_line(r, key, entry)
   end
   if not line.is(front) then return nil end
   if entry:sub(7) == line.first(front):sub(7) then
-    -- It leads the line as it lay in a block; or it comes again.
+    -- It led the line while in a block; or it comes again.
     if r.attempt == 0 and entry == line.first(front) then return true end
     cut_line(topic, key)
     write_fronts(topic, key, r.attempt > 0 and entry:sub(7) or '')
@@ -51,8 +51,8 @@ local function join_line(r, key, entry)
   return false
 end
 
--- Let a ready message stand in its line or its lane; return its score among the ready. Where only the first of a
--- key has a turn the end of the call sees to that, and has to know which was the first before.
+-- Add a ready message to its line or its lane; return its score among the ready. If only the first of a key has a turn,
+-- the end of the call assigns it, and must know which was the first before.
 local function line_up(r, entry)
   local of, topic = settings(r.topic), r.topic
   local key = (of.ordered or of.fair) and key_of(r.extra) or nil
@@ -69,14 +69,14 @@ local function line_up(r, entry)
   return (of.fair or is_first == false) and PARKED + r.priority or r.priority
 end
 
--- Let a message that becomes ready stand in its lane; return its score among the ready.
+-- Add a newly ready message to its lane; return its score among the ready.
 local function enter_ready(r, entry)
   return settings(r.topic).forming and UNFORMED or line_up(r, entry)
 end
 
 local function stand_ready(r, entry) call('ZADD', KEY.ready .. r.topic, enter_ready(r, entry), entry) end
 
--- Let a message that is ready no more leave its lane, or its line, which is over where it led that.
+-- Remove a message that is no longer ready from its lane, or from its line, which ends if the message led it.
 local function leave_ready(r, entry)
   local of = settings(r.topic)
   local key = (of.ordered or of.forming) and key_of(r.extra)
@@ -95,7 +95,7 @@ local function leave_ready(r, entry)
   end
 end
 
--- Let a message that waits in a block leave its place, and note when that changes which is first.
+-- Remove a message that waits in a block from its place, and note when another becomes the first.
 local function leave_place(r, entry)
   leave_ready(r, entry)
   local key = ordered_key(r)
@@ -104,8 +104,7 @@ local function leave_place(r, entry)
   if not line.is(fronts[r.topic][key]) then mark_key(r.topic, key) end
 end
 
--- Return how many of so many ready messages of a topic may be taken, or a few more where blocks stand
--- among them.
+-- Return how many of `number` ready messages of a topic may be taken, or a few more if blocks are among them.
 local function standing(topic, number)
   local of = settings(topic)
   if not (of.ordered or of.forming) then return number end

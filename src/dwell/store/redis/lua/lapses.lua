@@ -1,4 +1,4 @@
--- Lapses: leases that end, and messages that expire.
+-- Lapses: ends of leases, and of messages that expire.
 local function expire(n, r)
   r.error = 'expired'
   bury(n, r, KIND.expire)
@@ -18,19 +18,19 @@ end
 
 local end_leases, end_waits
 do
--- Let the lease of a loose message end; return what that cost, of which a small message costs 1.
+-- End the lease of a loose message; return the cost, in units of one small message.
 local function lapse_loose(name)
   local text = call('HGET', KEY.messages, name)
   lapse(unpack_from('>I7', name), decode(text))
-  -- It is written, too.
+  -- The text is written as well.
   return 1 + 2 * #text / BYTES_AS_ONE
 end
 
--- Let the lease of a block end; return what that cost.
+-- End the lease of a block; return the cost.
 local function lapse_block(n)
   local b = head_at(n)
   if is_used_up(b.attempt, b.most, b.topic) or is_laned(b.topic) then
-    -- What was taken out of it before goes its own way.
+    -- Messages taken out of it before are handled on their own.
     local numbers = explode(n, call('GET', block_key(n)), b)
     local cost = 0
     for i = 1, #numbers do cost = cost + lapse_loose(member(numbers[i])) end

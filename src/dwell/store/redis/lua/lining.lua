@@ -1,39 +1,39 @@
--- Lining up: whole blocks of ordered topics, whose messages are due together. Such a block stands among what
--- may be taken when one of its messages is the first of its line, and is parked when each is behind others, there or in
--- its lane. A block of both kinds is mixed, and what it is counts when it comes to be taken, as by then most messages
--- have become the first of their lines: then the fewer of its messages become loose ones.
--- Only what others need is known outside of this file: Lua has room for so many names.
+-- Lining up: whole blocks of ordered topics, whose messages are due together. Such a block is available when one of its
+-- messages is the first of its line, and is parked when each is behind others, there or in its lane. A block with both
+-- kinds is mixed, and is sorted out only when it comes to be taken, because by then most messages have become the first
+-- of their lines: then the minority of its messages become loose. Only names that other files need are visible there:
+-- Lua allows a limited number.
 local is_lined, line_up_block, leave_line, leave_fronts, unmix
 do
--- What it costs to let messages of one block stand, of which a loose message costs 1.
+-- The cost of making messages of one block available, in units of one loose message.
 local TO_STAND = 0.2
 
--- Tell whether a block may stand, or be parked, as a whole; all of its topic has to be of one priority.
+-- Tell whether a block may be available, or parked, as a whole; all of its topic must have one priority.
 function is_lined(b)
   return may_be_lined(b.topic) and b.attempt == 0 and b.due == b.last
     and call('HGET', KEY.known, b.topic) == tostring(b.priority)
 end
 
--- Return what gives the entry of a message by its slot, for a block of one due.
+-- Return a function from slot to the entry of a message, for a block of one due.
 local function entries_of(n, b)
   local before, low = ready_member(n, b.due):sub(1, 12), n % 256
   return function(slot) return before .. string.char(low + slot) end
 end
 
--- Tell whether a ready block is parked, and whether it stands among what may be taken.
+-- Tell whether a ready block is parked, and whether it is available.
 local function is_parked(n, b)
   local score = is_ready(n, b)
   return score and tonumber(score) >= PARKED
 end
 local function stands(n, b) return b and (b.is_mixed or (is_ready(n, b) and not is_parked(n, b))) end
 
--- Let a block stand among what may be taken, or be parked.
+-- Make a block available, or park it.
 local function stand_block(n, b, will_stand)
   call('ZADD', KEY.ready .. b.topic, will_stand and b.priority or PARKED + b.priority, (block_entry(n, b)))
 end
 
--- Let a block that has become ready stand, or be parked. `is_first` says for each slot whether its message is the first
--- of its key.
+-- Make a block that has become ready available, or park it. `is_first` has for each slot whether its message is the
+-- first of its key.
 local function place_block(n, b, is_first)
   local number, others = 0, 0
   for _, is in pairs(is_first) do
@@ -44,7 +44,7 @@ local function place_block(n, b, is_first)
   set_mixed(n, b, number > 0 and others > 0)
 end
 
--- Let a message of a block wait behind others of its key: in their line, or else in the lane.
+-- Put a message of a block behind others of its key: in their line, or else in the lane.
 local function wait_behind(b, key, entry)
   local front = fronts[b.topic][key]
   local longer = line.is(front) and line.joined(front, entry)
@@ -54,8 +54,8 @@ local function wait_behind(b, key, entry)
   note_others(b.topic, key)
 end
 
--- Tell whether a block comes before the first of a line, and takes the place of that if it stands. `mixed` has of
--- other blocks the heads of those that stand, which are mixed from now on.
+-- Tell whether a block comes before the first of a line; it takes the place of a loose first entry. `mixed` collects
+-- the heads of other available blocks, which become mixed.
 local function comes_before(topic, n, due, front, mixed)
   local its_due, m = unpack_from('>I6I7', front, 7)
   if its_due < due or (its_due == due and m < n) then return false end
@@ -70,13 +70,13 @@ local function comes_before(topic, n, due, front, mixed)
     mixed[first] = stands(first, b) and b or false
   end
   local b = mixed[first]
-  -- What was taken out of a block that stands may be leased.
+  -- A message taken out of an available block may be leased.
   if not b or is_gone(first, b, m % 64) then return false end
   set_mixed(first, b, true)
   return true
 end
 
--- Return the marks of a front with that of a block at the end; false when it does not belong there.
+-- Return the marks of a front with the mark of a block at the end; false when it does not belong there.
 local function with_mark(text, n, b)
   if not line.is_marks(text) or #text > 7 * LIMITS.lined then return false end
   local m = unpack_from('>I7', text, #text - 7)
@@ -85,12 +85,12 @@ local function with_mark(text, n, b)
   return is_behind and last.topic == b.topic and last.priority == b.priority and text:sub(1, -2) .. line.mark(n)
 end
 
--- Return what it costs to take a front apart, of which a loose message costs 1. Each mark is looked up in its block.
+-- Return the cost of taking a front apart, in units of one loose message. Each mark is looked up in its block.
 local function front_cost(text) return 0.2 + #text / (line.is_marks(text) and 25 or 250) end
 
--- Let the fronts of a block's keys have its mark, where they have none, or only marks. Return for each slot whether its
--- message is the first, the keys of those slots that are left to do, a list of these, and what these cost: long lines
--- are long to take apart.
+-- Add the mark of a block to the fronts of its keys, if these are empty or have only marks. Return for each slot
+-- whether its message is the first, the keys of the remaining slots, a list of these, and their cost: taking apart long
+-- lines takes long.
 local function mark_fronts(n, b, keys, names)
   local texts, of, mark = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, line.mark(n)
   local longer, is_first, fields, others, left, seen, at, cost = {}, {}, {}, {}, {}, {}, 0, 0
@@ -116,8 +116,8 @@ local function mark_fronts(n, b, keys, names)
   return is_first, others, left, cost
 end
 
--- Let those messages of a block that come before what is in front of their keys be so instead. Note for each slot
--- whether it is so; return which are not.
+-- Put messages of a block in front of their keys where they come before the present front. Note for each slot whether
+-- it is in front; return the others.
 local function put_in_front(n, b, keys, is_first, entry_at)
   local of, new, head = fronts[b.topic], new_fronts_of(b.topic), line.head(b.priority)
   local behind, mixed = {}, {}
@@ -139,7 +139,7 @@ local function put_in_front(n, b, keys, is_first, entry_at)
   return behind
 end
 
--- Let a block that has become ready stand, or be parked. Return what that cost, of which a loose message costs 1.
+-- Make a block that has become ready available, or park it. Return the cost, in units of one loose message.
 function line_up_block(n, text, b)
   local is_first, keys, left, cost = mark_fronts(n, b, keys_in(text, b))
   if #left > 0 then
@@ -152,8 +152,8 @@ function line_up_block(n, text, b)
   return b.live / 20 + cost
 end
 
--- Let the mark of a block leave the fronts of some of its keys, and let the next of these keys stand soon. Return the
--- keys by slot whose fronts do not begin with it, a list of these, and how many other blocks are concerned for the
+-- Remove the mark of a block from the fronts of some of its keys, and schedule the next message of these keys. Return
+-- the keys by slot whose fronts do not start with it, a list of these, and how many other blocks are affected for the
 -- first time.
 local function unmark_fronts(n, b, keys, names)
   local texts, of, own = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, member(n)
@@ -183,8 +183,8 @@ local function unmark_fronts(n, b, keys, names)
   return others, left, blocks
 end
 
--- Note that a message of a key is acked, whose front was looked up. Return what is to be done for it at the end of the
--- call, of which a loose message costs 1.
+-- Note that a message of a key, whose front was read, is acked. Return the cost of the work left for the end of the
+-- call, in units of one loose message.
 function leave_line(topic, key, n)
   local front = fronts[topic][key]
   if not line.is(front) or line.number(front) ~= n then
@@ -201,8 +201,8 @@ function leave_line(topic, key, n)
   return 1
 end
 
--- Note that messages of a leased block are acked, those of some slots or all, of whose keys keys_at told. Return what is
--- to be done for it at the end of the call, of which a loose message costs 1.
+-- Note that messages of a leased block are acked, those of some slots or all, with keys from keys_at. Return the cost
+-- of the work left for the end of the call, in units of one loose message.
 function leave_fronts(n, b, slots, keys, names)
   local topic, left, number = b.topic, nil, nil
   if slots then
@@ -227,7 +227,7 @@ function leave_fronts(n, b, slots, keys, names)
   return number + #left / 10
 end
 
--- Let the first of a line stand, which lies in its block no more.
+-- Make the first of a line available, if it is no longer in its block.
 local function stand_loose(topic, key, n)
   local front = fronts[topic] and fronts[topic][key] or ''
   local score = line.is(front) and line.number(front) == n and call('ZSCORE', KEY.ready .. topic, line.first(front))
@@ -237,8 +237,7 @@ local function stand_loose(topic, key, n)
   wake(topic, 1)
 end
 
--- Let those stand that lie in their block no more; return how many are in it, which have marks or of which the slot is
--- known.
+-- Make messages available that are no longer in their block; return how many are in it, with a mark or a known slot.
 local function stand_others(n, b, some)
   local number, index = #some.names, next(some.keys) and b and index_at(n, b) or {}
   for slot, key in pairs(some.keys) do
@@ -249,7 +248,7 @@ local function stand_others(n, b, some)
   return 0
 end
 
--- Let those that are next of their keys stand, in their block or without it.
+-- Make the next messages of their keys available, in their block or without it.
 function stand_next()
   local all = next_ones
   next_ones = {}
@@ -265,7 +264,7 @@ function stand_next()
   end
 end
 
--- Return for each slot of a mixed block whether its message is the first of its key; and what that cost.
+-- Return for each slot of a mixed block whether its message is the first of its key; and the cost.
 local function firsts_of(n, b)
   local keys, names = keys_at(n, b)
   local texts, of, own, entry_at = look_up('HMGET', KEY.fronts .. b.topic, names), fronts[b.topic] or {}, member(n), entries_of(n, b)
@@ -293,9 +292,9 @@ local function firsts_of(n, b)
   return is_first, cost
 end
 
--- Let a mixed block that comes to be taken be one whose messages are all the first of their keys: the others become
--- loose. Where they are most of it all do, and where they are all of it it is parked. Return which of 'stands', 'loose'
--- and 'parked' it is; and what that cost, of which a loose message costs 1.
+-- Sort out a mixed block that comes to be taken: messages that are not the first of their keys become loose. If these
+-- are the majority, all become loose; if they are all of it, the block is parked. Return the result, 'stands', 'loose'
+-- or 'parked'; and the cost, in units of one loose message.
 function unmix(n, b)
   local is_first, cost = firsts_of(n, b)
   local others, number = {}, 0

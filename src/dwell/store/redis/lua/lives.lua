@@ -1,17 +1,16 @@
--- Lives: a life of a shard begins with the first call that a process of the engine runs on it, as the process may have
--- loaded older data than the last one had, or none; and with the first one after it became the master again, as it may
--- have been given older data meanwhile. What a life names is not named by another: numbers of blocks go on
--- behind all that a lost end of the life before can have had, takes go up by another step, and events that were lost
--- were of a life with another name.
--- `meta` has the lives, each as {name, the last block before it, how many blocks were skipped up to it, the position
--- of its first event in the shard, and in the log of all shards if there is one}.
+-- Lives: a life of a shard starts with the first call that a process of the engine runs on it, because the process may
+-- have loaded older data than the last one had, or none; and with the first call after it became the master again,
+-- because it may have received older data before. No two lives use the same names: numbers of blocks continue behind
+-- all that a lost end of the previous life can have used, takes grow by another step, and lost events belong to a life
+-- with another name. `meta` has the lives, each as {name, the last block before it, how many blocks were skipped up to
+-- it, the position of its first event in the shard, and in the log of all shards if there is one}.
 do
--- More blocks than one shard is given in a millisecond, and the least that is skipped.
+-- More blocks than one shard creates in a millisecond, and the least that is skipped.
 local BLOCKS_PER_MS, LEAST_SKIPPED, YEAR_MS = 64, 2^16, 3.2e10
 local known
 
--- Return the process, and its history of replication, which changes when it becomes a master. Data that a replica is
--- given as a whole bring this library along, so that what is known is asked for again.
+-- Return the process, and its history of replication, which changes when it becomes a master. Data copied to a replica
+-- as a whole include this library, so the cached values are checked again.
 local function engine()
   if not known then
     local replication = call('INFO', 'replication'):match('master_replid:(%x+)') or ''
@@ -30,7 +29,7 @@ local function begin_life()
   local all, block, position = lives.all(), tonumber(of[1] or 0), tonumber(of[2] or 0)
   local drawn = redis.sha1hex(table.concat({INSTANCE, SERIAL, string.format('%.0f', now), engine()}, ' '))
   local function number(from, digits) return tonumber(drawn:sub(from, from + digits - 1), 16) end
-  -- A new shard begins anywhere, so that it names nothing that was named before all was lost.
+  -- A new shard starts at a random number, so that it reuses no names from before a loss of everything.
   local skipped = number(1, 9)
   if #all == 0 and block > 0 then all[1] = {string.format('%08x', META.own), 0, 0, 0, false} end
   if #all > 0 then
@@ -38,27 +37,27 @@ local function begin_life()
   end
   local gap = (#all > 0 and all[#all][3] or 0) + skipped
   local life = {string.format('%08x', number(10, 8)), block + skipped, gap, position, tonumber(of[3] or nil) or false}
-  -- A life in which nothing was put and nothing happened is not kept.
+  -- A life without puts and events is not kept.
   local last = all[#all]
   local is_empty = last and last[2] == block and last[4] == life[4] and last[5] == life[5]
   all[is_empty and #all or #all + 1] = life
   META.engine, META.step = engine(), number(18, 8)
   META.step = META.step - META.step % 2 + 1
-  -- Settings may be older than those of other shards, or lost.
+  -- Settings may be older than in other shards, or lost.
   if SHARDS > 1 then call('HSET', KEY.unsettled, '', life[1]) end
   call('HSET', KEY.meta, 'lives', cmsgpack.pack(all), 'block', life[2], 'engine', META.engine, 'step', META.step)
 end
 
--- Begin one when the engine that runs the call is another process than before.
+-- Start a life when another process of the engine runs the call than before.
 function lives.check()
   if META.engine ~= engine() then begin_life() end
 end
 
--- Return the number that a take of a message gets. It grows by a step of the life, so that no receipt of a take that
--- was lost fits a later one.
+-- Return the number for a take of a message. It grows by a step of the life, so that no receipt of a lost take fits a
+-- later one.
 function lives.next_take(take) return (take + META.step) % 2^32 end
 
--- Places are numbers without the blocks that were skipped; these two are the way there and back.
+-- Places are numbers without the skipped blocks; these two convert in both directions.
 function lives.place_of(n, all)
   local first
   for i = #all, 1, -1 do

@@ -6,7 +6,7 @@ local function encode(r)
     .. r.topic .. r.id .. r.extra .. (r.error or '') .. r.owner .. r.body
 end
 
--- Return a message without its error, owner and body, and where they begin; and how long they are.
+-- Return a message without its error, owner and body, and where they begin; and their sizes.
 local function outline(text)
   local r = {}
   local t, i, x, e, o
@@ -32,7 +32,7 @@ local function save(n, r) call('HSET', KEY.messages, member(n), encode(r)) end
 local function delayed_member(n, priority) return pack('>I7I4', n, priority) end
 local function ready_member(n, due) return pack('>I6I7', due, n) end
 
--- Let a message wait for its due, or for a taker.
+-- Make a message wait for its due, or for a taker.
 local function wait(n, r)
   if r.due <= now then
     stand_ready(r, ready_member(n, r.due))
@@ -46,7 +46,7 @@ local function wait(n, r)
   r.state = STATE.waiting
 end
 
--- Take a message out of the set of its state; the caller puts it into another, or forgets it.
+-- Remove a message from the set of its state; the caller adds it to another, or deletes it.
 local function lift(n, r, is_taken)
   mark(r)
   heads[n] = nil

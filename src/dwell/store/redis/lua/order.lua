@@ -1,8 +1,8 @@
--- Order: which of a key's messages go, and when. `heads` has the messages of numbers that were looked up,
--- without their bodies; `begun` has the lanes of those that the call has taken, `ended` those that it forgot.
--- `next_ones` are keys whose first lies in a parked block, by the number of the block: by slot, or as a list of names.
+-- Order: which messages of a key may be taken, and when. `heads` has messages by number that were read, without their
+-- bodies; `begun` has the lanes of messages that the call has taken, `ended` of messages that it deleted. `next_ones`
+-- are keys whose first message is in a parked block, by the number of the block: by slot, or as a list of names.
 local head_of_front, begun_of, begin_front, keep_front, may_go, park, goes, let_stand, open_lanes
--- Of lining.lua.
+-- Defined in lining.lua.
 local stand_next
 do
 local function is_begun(r)
@@ -23,8 +23,8 @@ local function is_front(n, topic, key)
   return r and r.topic == topic and key_of(r.extra) == key and is_begun(r)
 end
 
--- Return what is begun of a key that has a line, which it has no more. What only stood becomes a loose message in the
--- lane.
+-- Return the messages in progress of a key with a line, and end the line. An entry that was only available becomes a
+-- loose message in the lane.
 local function end_line(topic, key)
   local front = cut_line(topic, key)
   local n, entry = line.number(front), line.first(front)
@@ -39,8 +39,8 @@ local function end_line(topic, key)
   return ''
 end
 
--- Return the numbers of what is begun of a key, '' when nothing is; the first of them is begun. That others
--- are not any more is written down when there are many, so that nobody passes over them again.
+-- Return the numbers of the messages in progress of a key, '' without any; the first of them is in progress. If many
+-- others are not any longer, that is written, so that they are not skipped again each time.
 function begun_of(topic, key)
   learn_fronts(topic, {key})
   local text, at = fronts[topic][key], 1
@@ -53,7 +53,7 @@ function begun_of(topic, key)
   return text
 end
 
--- Let a message be the front of its key that this call takes: it is there already, or nothing is.
+-- Make a message the front of its key, which this call takes: it is the front already, or there is no front.
 function begin_front(n, r)
   local key = ordered_key(r)
   if not key then return end
@@ -61,7 +61,7 @@ function begin_front(n, r)
   begun[n] = lane_key(r.topic, key)
 end
 
--- Let a message be among them that was taken and is not done.
+-- Keep a message among the taken messages that are not done.
 function keep_front(n, r)
   local key = ordered_key(r)
   if not key or not is_begun(r) then return end
@@ -69,8 +69,8 @@ function keep_front(n, r)
   if text:sub(-7) ~= member(n) then write_fronts(r.topic, key, text .. member(n)) end
 end
 
--- Return which of the begun messages of a key may be taken again, and where it stands; nil while one of
--- them is taken, or none is ready.
+-- Return which message in progress of a key may be taken again, and its place; nil while one of them is taken, or none
+-- is ready.
 local function next_begun(topic, key, text)
   local first, its_priority, its_entry
   for at = 1, #text, 7 do
@@ -86,15 +86,15 @@ local function next_begun(topic, key, text)
   return first, its_entry
 end
 
--- Tell whether an entry of a lane is that of a message in a parked block, which has none among the ready.
+-- Tell whether an entry of a lane is of a message in a parked block, which has no entry among the ready.
 local function is_in_block(topic, entry)
   local due, n = unpack_from('>I6I7', entry)
   local r = packed(n, true)
   return r and r.topic == topic and r.state == STATE.waiting and r.due == due
 end
 
--- Return the first of a lane, its score among the ready, its priority, and whether it lies in a block; what is
--- there no more leaves.
+-- Return the first of a lane, its score among the ready, its priority, and whether it is in a block; outdated entries
+-- are removed.
 local function first_of_lane(topic, name)
   while true do
     local first = call('ZRANGE', name, 0, 0, 'WITHSCORES')
@@ -110,7 +110,7 @@ local function is_behind(priority, entry, its_priority, its_entry)
   return its_priority < priority or (its_priority == priority and is_earlier(its_entry, entry))
 end
 
--- Tell whether a ready message may be taken: it is the next that was begun, or none was and it is the first.
+-- Tell whether a ready message may be taken: it is the next in progress, or the first if none is in progress.
 function may_go(n, r)
   local key = ordered_key(r)
   if not key then return true end
@@ -120,7 +120,7 @@ function may_go(n, r)
   return not first or not is_behind(r.priority, ready_member(n, r.due), priority, first)
 end
 
--- Take the first entry out of its lane; false if this one is not the first.
+-- Remove the first entry from its lane; false if this entry is not the first.
 local function pop_first(r, key, entry)
   local name = lane_key(r.topic, key)
   local popped = call('ZPOPMIN', name)
@@ -131,19 +131,19 @@ local function pop_first(r, key, entry)
     call('ZREM', name, entry)
     return true
   end
-  -- Who finds the first parked though nothing of its key is begun lets it stand again.
+  -- A parked first entry, though no message of its key is in progress, is made available again.
   if score >= PARKED then mark(r) end
   return false
 end
 
--- Let a ready message wait behind another of its key.
+-- Park a ready message behind another of its key.
 function park(n, r, key)
   local entry = ready_member(n, r.due)
   call('ZADD', lane_key(r.topic, key), r.priority, entry)
   call('ZADD', KEY.ready .. r.topic, PARKED + r.priority, entry)
 end
 
--- Let a message that is taken of an ordered topic be a front of its key; or park it, and return false.
+-- Make a message that is taken from an ordered topic a front of its key; or park it, and return false.
 function goes(n, r)
   local key = ordered_key(r)
   if not key then return true end
@@ -165,8 +165,7 @@ function goes(n, r)
   return true
 end
 
--- Let a parked message of a key stand among what may be taken. One that stood there, and comes after
--- it, gives up its place.
+-- Make a parked message of a key available. An available message that comes after it gives up its place.
 local function stand(topic, key, entry, score, before)
   local ready = KEY.ready .. topic
   local its = before and before ~= entry and tonumber(call('ZSCORE', ready, before) or nil)
@@ -178,8 +177,8 @@ local function stand(topic, key, entry, score, before)
   end
 end
 
--- Let the first of a line, which lies in a parked block, stand soon; it is in a block whose number is said, or its line
--- is looked up. Tell whether it is alone of its block so far.
+-- Schedule the first of a line, in a parked block, to be made available; its block's number is given, or its line is
+-- read. Tell whether it is the only one of its block so far.
 function let_stand(topic, key, block)
   local n = not block and line.number(fronts[topic][key])
   local first = block or n - n % 64
@@ -190,8 +189,8 @@ function let_stand(topic, key, block)
   return is_alone
 end
 
--- Let what comes first in a lane stand among what may be taken, and lead the line. A message of a parked block does so
--- together with others of that block.
+-- Make the first of a lane available, and let it lead the line. A message of a parked block does so together with
+-- others of that block.
 local function open_lane_of(topic, key)
   local name = lane_key(topic, key)
   local entry, score, priority, is_packed = first_of_lane(topic, name)
@@ -206,7 +205,7 @@ local function open_lane_of(topic, key)
   let_stand(topic, key)
 end
 
--- Let the next of a key be taken, as nothing holds it back any more.
+-- Make the next message of a key available, because nothing holds it back now.
 local function open_lane(topic, key)
   local text = begun_of(topic, key)
   local before = firsts[topic] and firsts[topic][key]
@@ -234,7 +233,7 @@ local function open_changed()
   end
 end
 
--- Let the next of each key whose first may be another now be taken, and write down what is in front.
+-- Make the next message available for each key whose first may have changed, and write the fronts.
 function open_lanes()
   while next(changed) or next(next_ones) do
     open_changed()

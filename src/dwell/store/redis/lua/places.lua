@@ -1,4 +1,4 @@
--- Places: which numbers are there, 512 in a set of small integers.
+-- Places: which numbers exist, 512 in a set of small integers.
 local function by_dir(numbers)
   local dirs = {}
   for i = 1, #numbers do

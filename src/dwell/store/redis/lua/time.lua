@@ -1,7 +1,7 @@
--- Time: what it does to messages, as much of it as one call may.
+-- Time: its effects on messages, as many of them as one call may apply.
 local forget_some, settle
 do
--- Make ready what is due: whole blocks whose messages are due together, else message by message.
+-- Make due messages ready: whole blocks whose messages are due together, else message by message.
 local function promote(topic, budget)
   local name = KEY.delayed .. topic
   local found = call('ZRANGEBYSCORE', name, '-inf', now, 'WITHSCORES', 'LIMIT', 0, math.ceil(budget * 4))
@@ -49,7 +49,7 @@ local function promote(topic, budget)
   return budget
 end
 
--- Forget some of the acked ids whose time is over.
+-- Drop some of the acked ids whose time is over.
 function forget_some(number)
   for _, text in ipairs(call('ZRANGEBYSCORE', KEY.forgets, '-inf', now, 'LIMIT', 0, number)) do
     local names = cmsgpack.unpack(text)
@@ -64,12 +64,12 @@ function forget_some(number)
   end
 end
 
--- Let a ready message or block wait again; of an ordered topic a block becomes loose first. Return what it cost.
+-- Make a ready message or block wait again; in an ordered topic a block becomes loose first. Return the cost.
 local function demote(topic, entry, priority)
   local due, n = unpack_from('>I6I7', entry)
   local number, ending = 1, ''
   if #entry == 14 and settings(topic).ordered then
-    -- They stand in several places now, some of which a walk has passed.
+    -- They are in several places now, some of which a walk has passed.
     for _, m in ipairs(explode(n, call('GET', block_key(n)), head_at(n))) do
       local own = ready_member(m, outline(call('HGET', KEY.messages, member(m))).due)
       demote(topic, own, tonumber(call('ZSCORE', KEY.ready .. topic, own)))
@@ -92,7 +92,7 @@ local function demote(topic, entry, priority)
   return 1
 end
 
--- Do as turn_topic of a fair topic, which has few of each turn: look at many together.
+-- Do as turn_topic for a fair topic, which has few messages of each turn: read many together.
 local function turn_fair(topic, bound, budget)
   local name = KEY.ready .. topic
   local rank = call('ZCOUNT', name, '-inf', bound) - 1
@@ -106,7 +106,7 @@ local function turn_fair(topic, bound, budget)
         budget = budget - demote(topic, found[i], tonumber(found[i + 1]))
       end
     end
-    -- What stands before one of its turn that is not too early is not, either.
+    -- If an entry of a turn is not too early, the entries before it are not, either.
     bound = (is_early and '' or '(') .. found[2]
     rank = call('ZCOUNT', name, '-inf', bound) - 1
     budget = budget - 8
@@ -114,8 +114,8 @@ local function turn_fair(topic, bound, budget)
   return nil, budget
 end
 
--- Let what is ready too early of one topic wait again: of each priority that is what stands last.
--- Begin with the priorities up to a bound; return from where to go on, nil at the end.
+-- Make messages of one topic wait again that are ready too early: the last ones of each priority. Start with the
+-- priorities up to a bound; return where to continue, nil at the end.
 local function turn_topic(topic, bound, budget)
   local name = KEY.ready .. topic
   come_again(topic, true)
@@ -136,9 +136,9 @@ local function turn_topic(topic, bound, budget)
   return nil, budget
 end
 
--- After the clock went back: walk all topics, some of them a call, and let what is ready too early
--- wait again; tell whether the walk is at its end. `turn` has where it is; when the clock goes
--- back again meanwhile, all are walked once more after it, so that every call comes nearer.
+-- After the clock went back: walk all topics, some of them a call, and make messages wait again that are ready too
+-- early; tell whether the walk is at its end. `turn` has its position; when the clock goes back again during the walk,
+-- all are walked once more after it, so that every call makes progress.
 local function turn_back(text, is_back)
   local walk = text and cmsgpack.unpack(text) or {cursor = '0', left = {}, bound = '+inf', rounds = 1}
   if text and is_back then walk.rounds = 2 end
@@ -163,7 +163,7 @@ local function turn_back(text, is_back)
   return false
 end
 
--- Do what time asks for, as much of it as one call may; tell whether that was all.
+-- Apply the passing of time, as much as one call may; tell whether that was all.
 function settle()
   local seen, turn = META.seen, META.turn
   if now ~= seen then call('HSET', KEY.meta, 'seen', now) end
@@ -179,7 +179,7 @@ function settle()
     is_formed(due[i])
     touched[due[i]] = true
   end
-  -- A take looks at lanes next.
+  -- A take reads lanes next.
   open_lanes()
   return budget > 0 and #due < LIMITS.timers, has_lapsed
 end

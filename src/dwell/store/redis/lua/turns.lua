@@ -1,25 +1,25 @@
--- Turns: of a fair topic, the score in `ready` is no priority but a turn (start-time fair queueing: Goyal, Vin,
--- Cheng 1996); `turns` has the last one of each key, `standing` how many of it have yet to come. Where a topic is
--- ordered too only what stands among what may be taken has a turn, and of keys `turns` has those that were taken, and
--- `standing` nothing.
+-- Turns: in a fair topic, the score in `ready` is no priority but a turn (start-time fair queueing: Goyal, Vin, Cheng
+-- 1996); `turns` has the last turn of each key, `standing` how many of its turns are still to come. If a topic is
+-- ordered too, only available messages have a turn; then `turns` has the keys of taken messages, and `standing` is
+-- empty.
 local turns_field, next_turn, give_back, use_turns, use_turns_by_ids, move_turns
 do
--- Return the turn before which there are none any more.
+-- Return the current turn: none is before it.
 local function turn_now(topic)
   if not turns[topic] then turns[topic] = tonumber(call('HGET', KEY.counts .. topic, 'turn') or FIRST_TURN) end
   return turns[topic]
 end
 
--- Return what stands for the key of a message among `turns` and `standing`.
+-- Return the field for the key of a message in `turns` and `standing`.
 function turns_field(key) return key and 'k' .. key or '' end
 
--- Tell whether each ready message of a key has a turn, or else only the first of them.
+-- Tell whether each ready message of a key has a turn, or only the first of them.
 local function all_have_turns(topic, key)
   local of = settings(topic)
   return of.fair and not (key and of.ordered)
 end
 
--- Return the turn that is a key's next one.
+-- Return the next turn of a key.
 function next_turn(topic, key)
   local name, lane = KEY.turns .. topic, turns_field(key)
   local turn = math.max(turn_now(topic), tonumber(call('ZSCORE', name, lane) or 0) + 1)
@@ -30,7 +30,7 @@ function next_turn(topic, key)
   return turn
 end
 
--- Note that so many messages of a key have a turn no more; return how many of it still have.
+-- Note that `number` messages of a key have lost their turns; return how many of it still have one.
 local function leave_turns(topic, lane, number)
   local name = KEY.standing .. topic
   local left = call('HINCRBY', name, lane, -number)
@@ -38,8 +38,8 @@ local function leave_turns(topic, lane, number)
   return left
 end
 
--- Note that a ready message leaves otherwise than by a take, with its score. The last turn of its key is
--- its next one again, and where all of it has left, so are those that were given back before.
+-- Note that a ready message leaves without a take, with its score. The last turn of its key becomes its next turn
+-- again, and once all messages of the key have left, turns given back earlier are free again, too.
 function give_back(r, score)
   local key = settings(r.topic).fair and key_of(r.extra) or nil
   if not all_have_turns(r.topic, key) or score < FIRST_TURN or score >= PARKED then return end
@@ -50,16 +50,16 @@ function give_back(r, score)
   if last < current then call('ZREM', name, lane) elseif last < before then call('ZADD', name, last, lane) end
 end
 
--- Return how many keys of a topic have something that may be taken.
+-- Return how many keys of a topic have messages that may be taken.
 local function keys_standing(topic)
   local name = KEY.standing .. topic
   local lanes = call('HLEN', name)
   if not settings(topic).ordered then return lanes end
-  -- Of all that stands, what has no key is one of them.
+  -- Messages without a key count as one key.
   return call('ZCOUNT', KEY.ready .. topic, '-inf', UNPARKED) - tonumber(call('HGET', name, '') or 0) + lanes
 end
 
--- Note that messages of a fair topic were taken, so many of each key; return how many.
+-- Note that messages of a fair topic were taken, with the number for each key; return how many.
 function use_turns(topic, taken)
   local number = 0
   for lane, count in pairs(taken) do
@@ -69,8 +69,8 @@ function use_turns(topic, taken)
   return number
 end
 
--- Note that messages of a fair topic were taken by their ids, so many of each key. No turn has come, so
--- keys of which nothing is ready may be many: of those some are forgotten, the earliest first.
+-- Note that messages of a fair topic were taken by id, with the number for each key. No turn has come, so there may be
+-- many keys without ready messages: some of those are dropped, the earliest first.
 function use_turns_by_ids(topic, taken)
   local name = KEY.turns .. topic
   use_turns(topic, taken)
@@ -85,9 +85,9 @@ function use_turns_by_ids(topic, taken)
   end
 end
 
--- Note that so many messages of a fair topic were taken, with turns up to one. Turns go on: once more were
--- taken than there were keys when the last one began, the next one begins. Keys are forgotten whose turns
--- are over.
+-- Note that `number` messages of a fair topic were taken, with turns up to `turn`. Turns advance: once more messages
+-- were taken than there were keys when the last turn began, the next turn begins. Keys whose turns are over are
+-- dropped.
 function move_turns(topic, turn, number)
   local name, ready = KEY.turns .. topic, KEY.ready .. topic
   local of = call('HMGET', KEY.counts .. topic, 'turn', 'turn_left')

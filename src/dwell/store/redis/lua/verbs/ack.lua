@@ -1,7 +1,6 @@
--- Forget messages that are done.
--- The list: groups of receipts: first number of a block in 7 bytes, take in 4, slots in 1 each.
--- Answers {a byte for each receipt: acked or stale; finish()}, of the first groups only where lanes
--- or large messages make one call long: the others have to come again.
+-- Delete messages that are done. The list: groups of receipts: first number of a block in 7 bytes, take in 4, slots in
+-- 1 each. Answers {a byte for each receipt: acked or stale; finish()}, for the first groups only when lanes or large
+-- messages make the call long: the caller sends the others again.
 verb('ack', 0, kept(function()
   settle()
   local ids, cost = {}, 0
@@ -13,7 +12,7 @@ verb('ack', 0, kept(function()
     names[#names + 1] = id
   end
 
-  -- Ack what is left of a block, as a whole.
+  -- Ack the rest of a block, as a whole.
   local function ack_whole(n, b)
     local text = names_at(n, b)
     count(b.topic, 'leased', -b.live)
@@ -29,7 +28,7 @@ verb('ack', 0, kept(function()
     drop_block(n)
   end
 
-  -- Return by slot which of the receipts are of what is still in its block, and whether that is all of it, in order.
+  -- Return by slot which receipts are for messages still in the block, and whether these are all of it, in order.
   local function marks_of(n, b, slots)
     local marks, index, number, last, in_order = {}, index_at(n, b), 0, -1, true
     for i = 1, #slots do
@@ -107,7 +106,7 @@ verb('ack', 0, kept(function()
     local is_alone = b and is_whole(n, b, slots)
     local all, keys, names = is_alone, nil, nil
     if b and settings(b.topic).ordered then keys, names = keys_at(n, b) end
-    -- What was taken out of the block may be acked with it.
+    -- Messages taken out of the block may be acked with it.
     if b and not is_alone then marks, all = marks_of(n, b, slots) end
     if all then ack_whole(n, b) elseif b then ack_part(n, b, slots, marks) end
     results[#results + 1] = is_alone and string.rep(RESULT.acked, b.live) or ack_loose(n, take, slots, marks)
@@ -119,7 +118,7 @@ verb('ack', 0, kept(function()
 
   local parts = 0
   for topic, names in pairs(ids) do parts = parts + remember(topic, names) end
-  -- As much is forgotten as is remembered, or else what is to be forgotten would only grow.
+  -- As many ids are dropped as are remembered, or the number to drop would only grow.
   if parts > 1 then forget_some(parts) end
   return {table.concat(results), finish()}
 end))

@@ -1,6 +1,6 @@
--- Take in messages that come from another shard, as they are; whoever had one has it no more.
--- The list: at most 64 texts of loose messages. One that is here already is left out, so that
--- a move that was cut off can be made again. Answers {how many are here now, finish()}.
+-- Adopt messages from another shard, unchanged; a message under lease has its lease ended. The list: at most 64 texts
+-- of loose messages. A message that exists here already is left out, so that an interrupted move can be repeated.
+-- Answers {how many are here now, finish()}.
 verb('adopt', 0, kept(function()
   local first, number = call('HINCRBY', KEY.meta, 'block', 1) * 64, 0
   for i = rest, #ARGV do

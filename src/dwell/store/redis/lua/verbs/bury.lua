@@ -1,6 +1,6 @@
--- Set messages aside as dead; `priority` is '' to leave it, `has_reason` '1' if there is one.
--- The list: groups of receipts as in ack. Answers {a byte for each receipt: buried or stale; finish()},
--- of the first groups only where messages are large.
+-- Set messages aside as dead; `priority` is '' to leave it, `has_reason` '1' if there is one. The list: groups of
+-- receipts as in ack. Answers {a byte for each receipt: buried or stale; finish()}, for the first groups only when
+-- messages are large.
 verb('bury', 3, kept(function(priority, has_reason, reason)
   settle()
 

@@ -1,5 +1,5 @@
 do
--- Forget a message where it lies, in a block.
+-- Delete a message in its block, without taking it out.
 local function discard(n, r)
   if settings(r.topic).ordered then leave_place(with_data(n, r, r.block), ready_member(n, r.due)) end
   heads[n] = nil
@@ -20,16 +20,15 @@ local function cancel(n, r)
   return RESULT.cancelled
 end
 
--- Forget messages that nobody has taken; `versions` are those that they must have, 8 bytes each, or ''.
--- The list: ids. Answers {a byte for each: cancelled, leased or unknown; finish()}, of the first only where
--- messages are large.
+-- Delete messages that are not leased; `versions` are the versions that they must have, 8 bytes each, or ''. The list:
+-- ids. Answers {a byte for each: cancelled, leased or unknown; finish()}, for the first only when messages are large.
 verb('cancel', 2, kept(function(topic, versions)
   settle()
   return {each_named(topic, versions, cancel), finish()}
 end))
 
--- Forget some messages of a topic that nobody has taken, whose numbers are before `bound`; 0 for all that are there now.
--- Answers {how many; '1' where there may be more, else ''; the bound; finish()}, or {'again', finish()}.
+-- Delete some messages of a topic that are not leased, with numbers before `bound`; 0 for all that exist now. Answers
+-- {how many; '1' when there may be more, else ''; the bound; finish()}, or {'again', finish()}.
 verb('clear', 2, kept(function(topic, bound)
   if not settle() or not is_formed(topic) then return {'again', finish()} end
   local number, left = 0, LIMITS.loose
@@ -61,7 +60,8 @@ verb('clear', 2, kept(function(topic, bound)
     left = left - 1 - (r and r.body and #r.body or 0) / BYTES_AS_ONE
   end
 
-  -- Clear what is in a set; `from` is where in its members the number is, and those of blocks are so long.
+  -- Clear the members of a set; `from` is the offset of the number in a member, `block_size` the size of a block's
+  -- member.
   local function clear_set(name, from, block_size)
     local passed = 0
     while left > 0 do
@@ -81,7 +81,7 @@ verb('clear', 2, kept(function(topic, bound)
         else
           clear_one(n)
         end
-        -- What is in the set and nowhere else means nothing.
+        -- A member of the set that exists nowhere else is outdated.
         if n < bound then call('ZREM', name, found[i]) end
         if left <= 0 then return end
       end
@@ -91,8 +91,8 @@ verb('clear', 2, kept(function(topic, bound)
   clear_set(KEY.delayed .. topic, 1, 12)
   clear_set(KEY.ready .. topic, 7, 14)
   clear_set(KEY.dead .. topic, 1, 0)
-  -- Where one of each key stands in the sets, the next ones may do so from now on. Who finds only what has come since,
-  -- and very much of that, is at the end.
+  -- If the sets have one message of each key, the next ones may appear from now on. A call that finds only later
+  -- messages, and very many of them, is at the end.
   local has_more = number > 0 and (left <= 0 or is_laned(topic))
   return {number, has_more and '1' or '', string.format('%.0f', bound), finish()}
 end))

@@ -1,7 +1,7 @@
--- Let the shard belong to the store of this call if it belongs to none, or in any case where `is_forced` is '1'; `config` is
--- what the instances of the store agree on. `place` is the key that has it for all shards, or '' where that may be on another
--- node: a call that was under way while the engine lost all must not bring back the number of the store that is gone. Answers
--- {the number of the store that it belongs to, or '' if the store is gone, finish()}.
+-- Assign the shard to the store of this call if it belongs to none, or in any case if `is_forced` is '1'; `config` is
+-- the agreement of the store's instances. `place` is the key of the agreement for all shards, or '' if that may be on
+-- another node: a call in progress while the engine lost everything must not bring back the number of the lost store.
+-- Answers {the number of the store that it belongs to, or '' if the store is gone, finish()}.
 verb('claim', 3, function(config, is_forced, place)
   local was = META.store
   if not was and place ~= '' and is_forced ~= '1' then

@@ -1,7 +1,7 @@
--- Change what holds for a topic from now on. `data` are settings as MessagePack: those that change, where `version` is '',
--- else all of them as another shard has them, which count if they are newer than those here.
--- Answers {'form' where messages have to stand anew by them, else 'ok'; all settings as MessagePack; their version;
--- finish()}. A version grows with each change; it is a time, so that it is higher than any that was lost.
+-- Change the settings of a topic. `data` are settings as MessagePack: the changes, if `version` is '', else all of them
+-- from another shard, which count if they are newer than the present settings. Answers {'form' when messages have to be
+-- rearranged, else 'ok'; all settings as MessagePack; their version; finish()}. A version grows with each change; it is
+-- a time, so that it is higher than any lost version.
 verb('configure', 3, kept(function(topic, data, version)
   settle()
   local was, own = settings(topic), tonumber(call('HGET', KEY.versions, topic) or 0)
@@ -12,11 +12,11 @@ verb('configure', 3, kept(function(topic, data, version)
   of.forming = nil
   if version == '' then
     data, version = cmsgpack.pack(of), string.format('%.0f', math.max(own + 1, now))
-    -- It stands there until the other shards follow.
+    -- The entry stays until the other shards follow.
     if SHARDS > 1 then call('HSET', KEY.unsettled, topic, version) end
   end
   call('HSET', KEY.versions, topic, version)
-  -- What is left of a rate stays; if it went with the settings, each change would allow more.
+  -- The tokens left of a rate are kept; if they were dropped with the settings, each change would allow more.
   if (was.rate or 0) > 0 then keep_tokens(topic, tokens_of(topic, was.rate / SHARDS)) end
   call('HDEL', KEY.counts .. topic, 'again_ms')
   local is_to_form = was.forming
@@ -31,8 +31,8 @@ verb('configure', 3, kept(function(topic, data, version)
   return {is_to_form and 'form' or 'ok', data, version, finish()}
 end))
 
--- Note that all shards have settings by now. The list: topic and version, as `unsettled` has them, in turn.
--- Answers {'ok', finish()}.
+-- Note that all shards have settings by now. The list: topic and version, as in `unsettled`, alternating. Answers
+-- {'ok', finish()}.
 verb('settled', 0, function()
   for i = rest, #ARGV, 2 do
     if call('HGET', KEY.unsettled, ARGV[i]) == ARGV[i + 1] then call('HDEL', KEY.unsettled, ARGV[i]) end

@@ -1,5 +1,4 @@
--- Let go of messages that another shard has taken in.
--- The list: numbers n. Answers {'ok', finish()}.
+-- Drop messages that another shard has adopted. The list: numbers n. Answers {'ok', finish()}.
 verb('disown', 0, function()
   for i = rest, #ARGV do
     local n = tonumber(ARGV[i])

@@ -1,6 +1,6 @@
--- Count some delayed messages of a topic by when they fall due: there are `number` spans of `span` ms
--- from `start` on. `where` is where to go on, '' at first.
--- Answers {pairs of span and count; where to go on, '' at the end; finish()}, or {'again', finish()}.
+-- Count some delayed messages of a topic by due: `number` spans of `span` ms from `start` on. `where` is where to
+-- continue, '' at first. Answers {pairs of span and count; where to continue, '' at the end; finish()}, or {'again',
+-- finish()}.
 verb('due', 5, looking(function(topic, start, span, number, where)
   start, span, number = tonumber(start), tonumber(span), tonumber(number)
   local name, found, MOST = KEY.delayed .. topic, {}, LIMITS.scanned
@@ -21,7 +21,7 @@ verb('due', 5, looking(function(topic, start, span, number, where)
     end
   end
 
-  -- Where nothing lies in a block the engine counts by itself, span after span.
+  -- Without blocks the engine itself counts, span after span.
   local function count_loose(from)
     local stop = math.min(from + MOST, number)
     for place = from, stop - 1 do

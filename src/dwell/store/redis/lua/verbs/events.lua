@@ -1,7 +1,6 @@
--- Return what happened, from a position on, `at_least` events where there are so many; `stream` is
--- 'events' of this shard, or 'log' of all.
--- Answers {entries of the stream, the position of the oldest event that is kept, that of the next
--- to happen, names of lives and the position at which each begins in turn, finish()}, or {'again', finish()}.
+-- Return events from a position on, `at_least` events if there are as many; `stream` is 'events' of this shard, or
+-- 'log' of all. Answers {entries of the stream, the position of the oldest kept event, the position of the next event,
+-- names and start positions of lives, alternating, finish()}, or {'again', finish()}.
 verb('events', 3, looking(function(position, at_least, stream)
   local done = finish()
   local name, limit = KEY[stream], tonumber(at_least)

@@ -1,5 +1,5 @@
--- Go one step on with a topic whose messages are to stand anew. Answers {'form' while more is to be done,
--- else 'ok'; finish()}.
+-- Do one step of forming a topic whose messages are to be rearranged. Answers {'form' while more is to be done, else
+-- 'ok'; finish()}.
 verb('form', 1, function(topic)
   return {is_formed(topic) and 'ok' or 'form', finish()}
 end)

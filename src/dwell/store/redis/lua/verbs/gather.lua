@@ -1,7 +1,7 @@
--- Move events of a shard into the log, unless another instance has: those from where `moved` says, as `gathered` answered
--- it, to the position `ends` of the life `life`. The shard has `lost` events that nobody read, or that were undone, whose
--- positions stay empty. The list: count, time in ms and text of each entry.
--- Answers {'ok', or 'moved' where another instance has moved events since `gathered`; finish()}.
+-- Move events of a shard into the log, unless another instance has: from `moved`, in the form of `gathered`, to the
+-- position `ends` of the life `life`. The shard has `lost` events that were never read, or that were undone, whose
+-- positions stay empty. The list: count, time in ms and text of each entry. Answers {'ok', or 'moved' if another
+-- instance has moved events since `gathered`; finish()}.
 verb('gather', 5, kept(function(shard, moved, ends, life, lost)
   local name = KEY.gathered
   if (call('HGET', name, shard) or '0') ~= moved then return {'moved', finish()} end

@@ -1,6 +1,5 @@
--- Return messages by id.
--- The list: ids. Answers {entries, finish()}: pairs of n and text, false where an id is unknown;
--- or {'again', finish()} when time has more to do first.
+-- Return messages by id. The list: ids. Answers {entries, finish()}: pairs of n and text, false for an unknown id; or
+-- {'again', finish()} when due work comes first.
 verb('get', 1, looking(function(topic)
   local entries = {}
   for i = rest, #ARGV do

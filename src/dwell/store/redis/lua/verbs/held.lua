@@ -1,7 +1,6 @@
--- Return some of what an owner holds: names, with the numbers of the takes; the caller reads the
--- messages, past Lua. `cursor` is where to go on, 0 at first.
--- Answers {entries as of take, without texts; where to go on, 0 at the end; finish()}, or
--- {'again', finish()}.
+-- Return some of the messages that an owner holds: names, with the numbers of the takes; the caller reads the messages
+-- without Lua. `cursor` is where to continue, 0 at first. Answers {entries as of take, without texts; where to
+-- continue, 0 at the end; finish()}, or {'again', finish()}.
 verb('held', 2, looking(function(owner, cursor)
   local entries = {}
 
@@ -16,7 +15,7 @@ verb('held', 2, looking(function(owner, cursor)
     end
   end
 
-  -- Leases that are nobody's in particular are among all leases only.
+  -- Leases without an owner are listed only among all leases.
   local found = owner == '' and call('ZSCAN', KEY.leased, cursor, 'COUNT', LIMITS.looked)
     or call('SSCAN', KEY.owner .. owner, cursor, 'COUNT', LIMITS.looked)
   for i = 1, #found[2], owner == '' and 2 or 1 do add(found[2][i]) end

@@ -1,6 +1,5 @@
--- Return who has some of what is under lease; `cursor` is where to go on, '0' at first.
--- Answers {owner, topic, how many messages, end of the lease, ...; where to go on, '0' at the end;
--- finish()}, or {'again', finish()}.
+-- Return the owners of some leases; `cursor` is where to continue, '0' at first. Answers {owner, topic, how many
+-- messages, end of the lease, ...; where to continue, '0' at the end; finish()}, or {'again', finish()}.
 verb('holders', 1, looking(function(cursor)
   local found, all = call('ZSCAN', KEY.leased, cursor, 'COUNT', LIMITS.looked), {}
   local function add(owner, topic, count, until_ms)

@@ -1,7 +1,5 @@
--- Bring dead messages back; `dues` as in reschedule, those that have passed become now; `versions` as
--- in cancel.
--- The list: ids. Answers {a byte for each: kicked or unknown; finish()}, of the first only where
--- messages are large.
+-- Bring dead messages back; `dues` as in reschedule, dues in the past become now; `versions` as in cancel. The list:
+-- ids. Answers {a byte for each: kicked or unknown; finish()}, for the first only when messages are large.
 verb('kick', 3, kept(function(topic, versions, dues)
   settle()
 

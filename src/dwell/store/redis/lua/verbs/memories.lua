@@ -1,5 +1,5 @@
--- Return some of the acked ids that are remembered; `which` is 'ids', or 'earlier' for those that
--- are in use again. Answers {cursor, id and until when, in turn; finish()}.
+-- Return some of the remembered acked ids; `which` is 'ids', or 'earlier' for ids that are in use again. Answers
+-- {cursor, id and time, alternating; finish()}.
 verb('memories', 3, function(topic, cursor, which)
   local found = call('HSCAN', KEY[which] .. topic, cursor, 'COUNT', LIMITS.forgotten)
   local told = {}

@@ -1,5 +1,5 @@
--- Return topic and id of messages by number.
--- The list: numbers n. Answers {pairs of topic and id, false where there is none; finish()}.
+-- Return topic and id of messages by number. The list: numbers n. Answers {pairs of topic and id, false without a
+-- message; finish()}.
 verb('named', 0, function()
   local names = {}
   for i = rest, #ARGV do

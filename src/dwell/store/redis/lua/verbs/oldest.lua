@@ -1,6 +1,5 @@
--- Return since when the ready message of some topics that waits longest has been due. The list: topics.
--- Answers {for each topic a time in ms, 0 where nothing is ready, or -1 where only a scan can tell; finish()}, or
--- {'again', finish()}.
+-- Return the due of the ready message that has waited longest, for some topics. The list: topics. Answers {for each
+-- topic a time in ms, 0 without ready messages, or -1 when only a scan can tell; finish()}, or {'again', finish()}.
 verb('oldest', 0, looking(function()
   -- Each priority is in order of due.
   local MOST_PRIORITIES, dues = 16, {}

@@ -1,7 +1,7 @@
--- Name the ready messages that a take would give first, and some more.
--- Answers {triples of priority, due and n; finish()}, or {'again', finish()}.
--- What was taken out of a block stands behind it in the set, and among its messages in the order.
--- What waits behind another of its key is parked, as a take does it, so that the next call looks further.
+-- Name the ready messages that a take would give first, and some more. Answers {triples of priority, due and n;
+-- finish()}, or {'again', finish()}. Messages taken out of a block follow it in the set, and are among its messages in
+-- the order. Messages that wait behind another of their key are parked, as in a take, so that the next call gets
+-- further.
 verb('peek', 2, looking(function(topic, limit)
   if not is_formed(topic) then return {'again', finish()} end
   limit = tonumber(limit)
@@ -27,11 +27,11 @@ verb('peek', 2, looking(function(topic, limit)
         park(n, r, ordered_key(r))
         parked_here = parked_here + 1
       end
-      -- Large bodies take their time.
+      -- Reading large bodies takes long.
       if parked_here > 0 and size > LIMITS.taken * BYTES_AS_ONE then break end
     else
       last_block = floor(n / 64)
-      -- What was looked at before may have made it loose.
+      -- The messages read before may have made it loose.
       local b = head_at(n)
       local is = b and b.is_mixed and unmix(n, b)
       if is == 'parked' or is == 'loose' then b, parked_here = nil, parked_here + 1 end

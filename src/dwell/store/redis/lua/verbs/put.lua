@@ -1,18 +1,15 @@
--- Add messages to one topic. `on_conflict` is 'keep', 'replace' or 'error'; `whose` is '0' if the
--- queue made the ids, '1' if they are the caller's and may exist, '2' if one stands twice;
--- `is_sorted` is '1' if the messages were sorted; `counted_ms` is the time from which delays were
--- counted, 0 if none were; `least` is how many messages are worth a block; `versions` are those that
--- messages must have to be replaced, in the order of the blocks, 8 bytes each, 0 for any; or ''.
--- The list: blocks, as blocks.lua says, each of messages with the same priority, lease and attempts;
--- a block with expiries has them in front, 6 bytes each. Of a large block only the names are given,
--- with 2 as state: its whole text is in the key `new:<instance>:<call>:<its place>`, which ends by
--- itself if this call never comes.
--- Answers {'ok', number of the first block, a byte for each result, ...}, or {'exists', id}, or
--- {'full', pending, limit, new}, or {'unsorted'} when the order says which of them are dropped, or
--- {'split', size} when one call would take too long, which has then done nothing: the messages
--- have to come so many at a time, or {'stepped'} when delays were counted from another time than
--- this one. What follows is what finish() gives. There are results of the first blocks only where lines
--- make one call long: the others have to come again.
+-- Add messages to one topic. `on_conflict` is 'keep', 'replace' or 'error'; `whose` is '0' if the queue made the ids,
+-- '1' if they are the caller's and may exist, '2' if an id is repeated; `is_sorted` is '1' if the messages were sorted;
+-- `counted_ms` is the base time for delays, 0 without delays; `least` is how many messages are worth a block;
+-- `versions` are the versions that messages must have to be replaced, in the order of the blocks, 8 bytes each, 0 for
+-- any; or ''. The list: blocks, as in blocks.lua, each of messages with the same priority, lease and attempts; a block
+-- with expiries has them in front, 6 bytes each. Of a large block only the names are given, with 2 as state: its whole
+-- text is in the key `new:<instance>:<call>:<its place>`, which expires if this call never comes. Answers {'ok', number
+-- of the first block, a byte for each result, ...}, or {'exists', id}, or {'full', pending, limit, new}, or
+-- {'unsorted'} when the order decides which messages are dropped, or {'split', size} when one call would take too long,
+-- and has done nothing: the caller sends at most `size` messages at a time, or {'stepped'} when delays were counted
+-- from another time than this one. The values of finish() follow. Only the first blocks have results when lines make
+-- the call long: the caller sends the others again.
 verb('put', 7, function(topic, on_conflict, whose, is_sorted, counted_ms, least, versions)
   local said = answered()
   if said then return said end
@@ -22,7 +19,7 @@ verb('put', 7, function(topic, on_conflict, whose, is_sorted, counted_ms, least,
   local IDS = KEY.ids .. topic
   local of = settings(topic)
 
-  -- Where all or none is wanted, one call does it, however long it takes.
+  -- An all-or-nothing put is done in one call, however long it takes.
   local is_whole = on_conflict == 'error' or (of.max_pending > 0 and of.on_full == 'refuse')
   local MOST_LOOSE = LIMITS.loose
   local function is_too_many(number) return number > MOST_LOOSE and not is_whole end
@@ -72,7 +69,7 @@ verb('put', 7, function(topic, on_conflict, whose, is_sorted, counted_ms, least,
   end
   settle()
 
-  -- What is there already, and what is remembered.
+  -- The existing ids, and the remembered ids.
   local there, earlier, is_clean = {}, {}, whose ~= '2' and versions == ''
   if own then
     local found = look_up('HMGET', IDS, ids)
@@ -150,12 +147,12 @@ verb('put', 7, function(topic, on_conflict, whose, is_sorted, counted_ms, least,
     if not old and not of_any then return RESULT.unknown end
     if old and (old < 0 or on_conflict ~= 'replace') then return RESULT.kept end
     if old then
-      -- What this very call has put is as it was put, whatever its expiry says.
+      -- A message put by this very call is as it was put, even if it has expired.
       local was = fresh[old] and decode(call('HGET', KEY.messages, member(old))) or find(old)
       if was.state == STATE.leased then return RESULT.leased end
       if not of_any and is_changed(old, was, versions, place) then return RESULT.unknown end
       was = lifted(old, was)
-      -- Another take, so that a change of what it says is seen as one.
+      -- Another take, so that a change of its values shows as another version.
       r.take = lives.next_take(was.take)
       n = old
     elseif room <= 0 then
@@ -178,7 +175,7 @@ verb('put', 7, function(topic, on_conflict, whose, is_sorted, counted_ms, least,
 
   local fields, places, messages, ready, delayed, expiring = {}, {}, {}, {}, {}, {}
 
-  -- Keep a message that is new as a loose one; what belongs to one key is written at once, at the end.
+  -- Keep a new message as a loose one; data that belong to one key are written together at the end.
   local function put_loose(n, r)
     places[#places + 1] = n
     messages[#messages + 1] = member(n)
@@ -216,15 +213,15 @@ verb('put', 7, function(topic, on_conflict, whose, is_sorted, counted_ms, least,
     places, messages, ready, delayed, expiring = {}, {}, {}, {}, {}
   end
 
-  -- Keep a block as it is: all its messages are new, and nothing is to be planned for one alone. Return what that cost,
-  -- of which a loose message costs 1.
+  -- Keep a block as it is: all its messages are new, and none of them needs a plan of its own. Return the cost, in
+  -- units of one loose message.
   local function put_block(n, block)
     local b = block.head
     if block.key then
       call('RENAME', block.key, block_key(n))
       call('PERSIST', block_key(n))
     else
-      -- Keys are of use behind the bodies where a topic is ordered only.
+      -- Keys behind the bodies are used only in an ordered topic.
       local last = may_be_lined(topic) and #block.text or bodies_end(block.text, b)
       call('SET', block_key(n), #block.text > last and block.text:sub(1, last) or block.text)
     end
@@ -234,7 +231,7 @@ verb('put', 7, function(topic, on_conflict, whose, is_sorted, counted_ms, least,
     if b.last <= now then
       count(topic, 'ready', b.size)
       if is_laned(topic) then
-        -- It meets what this call has put before it.
+        -- The block meets the messages that this call has put before it.
         end_loose()
         return line_up_block(n, block.key and call('GET', block_key(n)) or block.text, b)
       end

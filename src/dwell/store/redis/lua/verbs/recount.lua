@@ -1,11 +1,10 @@
--- Compare the counts of topics with what was seen, if nothing has happened since; `repair` is '1' to
--- put at most `limit` of them right, `position` that of the next event then.
--- The list: topics, each with its counts then, as one text, and the numbers of messages seen.
--- Answers {topics whose counts were wrong; finish()}.
+-- Compare the counts of topics with the messages seen, if nothing has happened since; `repair` is '1' to correct at
+-- most `limit` of them, `position` is the next event's position then. The list: topics, each with its counts then, as
+-- one text, and the numbers of messages seen. Answers {topics whose counts were wrong; finish()}.
 verb('recount', 3, function(repair, limit, position)
   local STATES, wrong = {'delayed', 'ready', 'leased', 'dead'}, {}
 
-  -- What falls due moves from one count to another without an event.
+  -- A message that falls due moves from one count to another without an event.
   local function is_as_then(topic, counted)
     local of = call('HMGET', KEY.counts .. topic, unpack(STATES))
     for i = 1, 4 do of[i] = of[i] or '0' end

@@ -1,9 +1,7 @@
--- Give messages back. `delays` are times in ms, 6 bytes for each receipt or for all, or '' for the
--- topic's retry delay; `errors` is MessagePack, a text for all or a list, nil or false for none;
--- `counts` is '1' if the attempt counts, without which a delay of 0 leaves the due; `priority` is ''
--- to leave it. The list: groups of receipts as in ack.
--- Answers {a byte for each receipt: released, buried or stale; finish()}, of the first groups only where messages are
--- large.
+-- Give messages back. `delays` are times in ms, 6 bytes for each receipt or for all, or '' for the topic's retry delay;
+-- `errors` is MessagePack, a text for all or a list, nil or false for none; `counts` is '1' if the attempt counts,
+-- otherwise a delay of 0 keeps the due; `priority` is '' to leave it. The list: groups of receipts as in ack. Answers
+-- {a byte for each receipt: released, buried or stale; finish()}, for the first groups only when messages are large.
 verb('release', 4, kept(function(delays, errors, counts, priority)
   settle()
   errors = cmsgpack.unpack(errors)
@@ -27,7 +25,7 @@ verb('release', 4, kept(function(delays, errors, counts, priority)
     end
     local due = (is_counted or delay_ms ~= 0) and now + (delay_ms or retry_ms(r)) or r.due
     if r.expires > 0 and r.expires <= math.max(due, now) then
-      -- It will have expired when it is to be tried again.
+      -- It will have expired at its next attempt.
       r.error = error or 'expired'
       bury(n, r, KIND.bury)
       return RESULT.buried

@@ -1,11 +1,10 @@
--- Remember ids that were acked in another shard; of one that is in use here, what is remembered
--- counts again when it is not. The topic is known here from now on.
--- The list: id and until when, in turn. Answers {'ok', finish()}.
+-- Remember ids that were acked in another shard; the memory of an id that is in use here counts again when it is free.
+-- The topic is known here from now on. The list: id and time, alternating. Answers {'ok', finish()}.
 verb('remember', 1, function(topic)
   local topic, names = topic, {}
   local last = now
 
-  -- What is remembered for longer, here already or by now.
+  -- Return the later of two ends, the present and the given one.
   local function later(before, ends) return string.format('%.0f', math.max(tonumber(before or 0), tonumber(ends))) end
 
   for i = rest, #ARGV, 2 do

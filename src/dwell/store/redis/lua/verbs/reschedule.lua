@@ -1,6 +1,5 @@
--- Change when messages fall due; `dues` are times in ms, 6 bytes each; `versions` as in cancel.
--- The list: ids. Answers {a byte for each: moved, leased or unknown; finish()}, of the first only where
--- messages are large.
+-- Change when messages fall due; `dues` are times in ms, 6 bytes each; `versions` as in cancel. The list: ids. Answers
+-- {a byte for each: moved, leased or unknown; finish()}, for the first only when messages are large.
 verb('reschedule', 3, kept(function(topic, versions, dues)
   settle()
 
@@ -9,7 +8,7 @@ verb('reschedule', 3, kept(function(topic, versions, dues)
     if r.state == STATE.dead then return RESULT.unknown end
     local due = unpack_from('>I6', dues, 6 * (i - rest) + 1)
     note(KIND.move, r.topic, r.id, due, r.attempt)
-    -- What moves nowhere, and keeps its expiry, stays where it lies.
+    -- A message with an unchanged due and expiry stays in its place.
     if due == r.due and (r.expires == 0 or r.expires > due) then return RESULT.moved end
     r = lifted(n, r)
     r.due, r.take = due, lives.next_take(r.take)

@@ -1,12 +1,12 @@
--- Name messages of one state, some of them a call; who asks puts together what the calls name.
--- `state` is 'delayed', 'ready', 'leased' or 'dead'; it begins after a due and n, from another on
--- nothing is wanted; `limit` are wanted; `where` is where to go on, '' at first.
--- Answers {pairs of due and n; where to go on, '' at the end; finish()}, or {'again', finish()}.
+-- Name messages of one state, some of them a call; the caller merges the names. `state` is 'delayed', 'ready', 'leased'
+-- or 'dead'; the scan begins after a due and n, and ends before another; `limit` are wanted; `where` is where to
+-- continue, '' at first. Answers {pairs of due and n; where to continue, '' at the end; finish()}, or {'again',
+-- finish()}.
 verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_n, limit, where)
   if state == 'ready' and not is_formed(topic) then return {'again', finish()} end
   limit, after_due, after_n = tonumber(limit), tonumber(after_due), tonumber(after_n)
   end_due, end_n = tonumber(end_due), tonumber(end_n)
-  -- Looking at a block costs as much as at 25 loose messages.
+  -- Reading a block costs as much as 25 loose messages.
   local entries, cost, MOST_COST = {}, 0, LIMITS.scanned
 
   local function is_before(due, n, other_due, other_n) return due < other_due or (due == other_due and n < other_n) end
@@ -21,7 +21,7 @@ verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_
   local function add_block(n)
     local b = head_at(n)
     if b.topic ~= topic or b.last < after_due then return end
-    -- One whose messages all have the cursor's due and begins so far before it ends before it, too.
+    -- A block whose messages all have the cursor's due and start more than a block before it also ends before it.
     if b.last == after_due and n < after_n - 63 then return end
     local index = index_at(n, b)
     for slot = 0, b.size - 1 do
@@ -30,14 +30,14 @@ verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_
     cost = cost + 24
   end
 
-  -- In the set of what is ready, n is behind the due. Members that stand for a block are longer.
+  -- In the set of ready messages, n is behind the due. Members for a block are longer.
   local from = state == 'ready' and 7 or 1
   local loose_size = state == 'delayed' and 11 or from + 6
   local function due_and_n(entry, score)
     return state == 'ready' and (unpack_from('>I6', entry)) or tonumber(score), (unpack_from('>I7', entry, from))
   end
 
-  -- Return the rank of the first of some entries in order of due and n that is not before some.
+  -- Return the rank of the first entry that is not before a due and n, of entries in that order.
   local function rank_of(name, low, high, due, n)
     while low < high do
       local middle = floor((low + high) / 2)
@@ -48,15 +48,15 @@ verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_
     return low
   end
 
-  -- Walk entries of a set that are in order of due and n, those of ranks from `low` to before `high`;
-  -- return due and n to go on from, nil at the end. No block holds dues further apart than `span`.
+  -- Walk entries of a set in order of due and n, with ranks from `low` to before `high`; return due and n to continue
+  -- from, nil at the end. No block has dues further apart than `span`.
   local function walk(name, low, high, due, n, span)
     low = rank_of(name, low, high, due, n)
     local found = low < high and call('ZRANGE', name, low, math.min(low + MOST_COST, high - 1), 'WITHSCORES') or {}
     for i = 1, #found, 2 do
       due, n = due_and_n(found[i], found[i + 1])
       if not is_before(due, n, end_due, end_n) then return nil end
-      -- Where no block has several dues, none of the cursor's due that is before this reaches behind it.
+      -- If no block has several dues, no entry of the cursor's due before this one reaches behind it.
       if span == 0 and due == after_due and n < after_n - 63 then return due, after_n - 63 end
       if cost >= MOST_COST or #entries >= 2 * limit then return due, n end
       if #found[i] > loose_size then add_block(n) else add(due, n) end
@@ -66,13 +66,13 @@ verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_
 
   local function walk_all(name)
     local due, n = where:match('^(%d+) (%d+)$')
-    -- Messages after the cursor can be in blocks that begin before it.
+    -- Messages after the cursor can be in blocks that start before it.
     local span = tonumber(call('HGET', KEY.counts .. topic, 'span') or 0)
     due, n = walk(name, 0, call('ZCARD', name), tonumber(due) or after_due - span, tonumber(n) or 0, span)
     return due and string.format('%.0f %.0f', due, n) or ''
   end
 
-  -- Walk turns, from one on, in which nothing is in order; return where to go on, nil at the end.
+  -- Walk turns, starting with `turn`; a turn has no inner order; return where to continue, nil at the end.
   local function walk_turns(name, turn, due, n)
     local low = call('ZCOUNT', name, '-inf', '(' .. turn)
     low = rank_of(name, low, call('ZCOUNT', name, '-inf', turn), due, n)
@@ -85,7 +85,7 @@ verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_
     end
   end
 
-  -- Walk what is ready: that is in order within each priority, and not at all within turns.
+  -- Walk the ready messages: they are in order within each priority, and in no order within turns.
   local function walk_priorities(name)
     local priority, due, n = where:match('^(%d+) (%d+) (%d+)$')
     priority = priority or call('ZRANGE', name, 0, 0, 'WITHSCORES')[2]
@@ -107,8 +107,7 @@ verb('scan', 8, looking(function(topic, state, after_due, after_n, end_due, end_
     return ''
   end
 
-  -- Look at some of all leases, which are in no order that is wanted here; the more the less it cost
-  -- the last time.
+  -- Read some of all leases, which are in an unrelated order; more of them, the less the last step cost.
   local function look()
     local cursor, number = where:match('^(%d+) (%d+)$')
     number = tonumber(number) or 32

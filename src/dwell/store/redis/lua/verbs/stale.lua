@@ -1,8 +1,7 @@
--- Find what only a part of the shard knows, looking at some of one part a call: at most `limit`,
--- which `repair` '1' puts right. `part` is 'delayed', 'ready', 'dead' or 'expiring', which are sets of
--- a topic, 'fronts' or 'ids' of a topic, 'leased', 'places' or 'messages'; `cursor` is where to go on, '0' at first.
--- Answers {topic, id, n, problem, ...; where to go on, '0' at the end; topic, state, number, ... of
--- the messages that were seen where they belong; finish()}.
+-- Find stale entries of the shard, in some of one part a call: at most `limit`, which `repair` '1' repairs. `part` is
+-- 'delayed', 'ready', 'dead' or 'expiring', which are sets of a topic, 'fronts' or 'ids' of a topic, 'leased', 'places'
+-- or 'messages'; `cursor` is where to continue, '0' at first. Answers {topic, id, n, problem, ...; where to continue,
+-- '0' at the end; topic, state, number, ... of the messages that were in their right places; finish()}.
 verb('stale', 5, function(repair, limit, part, topic, cursor)
   repair, limit = repair == '1', tonumber(limit)
   local found, seen = {}, {}
@@ -22,12 +21,12 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return call('HEXISTS', KEY.messages, member(n)) == 1
   end
 
-  -- Tell whether a front is a line whose first message is there.
+  -- Tell whether a front is a line whose first message exists.
   local function is_led(front)
     return line.is(front) and (is_there('', line.number(front)) or packed(line.number(front), true))
   end
 
-  -- Tell whether what is in front of a key is led by a message that is there.
+  -- Tell whether the front of a key is led by an existing message.
   local function has_leader(key, text)
     if line.is_marks(text) then
       local b = head_at(unpack_from('>I7', text))
@@ -53,7 +52,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return some[1]
   end
 
-  -- The front of a key has to know of a message of it that is begun.
+  -- The front of a key must have each message of it that is in progress.
   local function check_front(n, r)
     local key = not settings(r.topic).forming and ordered_key(r)
     if not key or not (r.state == STATE.leased or (r.state == STATE.waiting and r.attempt > 0)) then return end
@@ -66,7 +65,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     tell(r.topic, r.id, n, 'no state', function() keep_front(n, r) end)
   end
 
-  -- Do the same for a block, whose mark most fronts of its keys have.
+  -- Do the same for a block, whose mark is in most fronts of its keys.
   local function check_front_of_block(n, b)
     if not settings(b.topic).ordered or b.attempt == 0 then return end
     local keys, names = keys_at(n, b)
@@ -80,7 +79,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     end
   end
 
-  -- Tell whether something holds back what is parked in the lane of a key, and will let it go.
+  -- Tell whether something holds back the parked messages of a key's lane, and will release them.
   local function is_held(key, front)
     local first = call('ZRANGE', lane_key(topic, key), 0, 0)[1]
     local score = first and call('ZSCORE', KEY.ready .. topic, first)
@@ -89,7 +88,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return begun_of(topic, key) ~= ''
   end
 
-  -- Each message that is ready has to be the first of its line, or else in its line or lane.
+  -- Each ready message must be the first of its line, or else in its line or lane.
   local function is_first(key, entry)
     local front = key and fronts[topic][key] or ''
     return not key or (line.is(front) and line.first(front) == entry)
@@ -120,8 +119,8 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     end
   end
 
-  -- Of a ready message its lane has to know, and of what else is in that lane the first has to be ready,
-  -- and not parked when nothing of its key is begun.
+  -- A ready message must be in its lane, and of the other entries of that lane the first must be ready, and not parked
+  -- when no message of its key is in progress.
   local function check_lane(entry, n, score)
     local r = outline(call('HGET', KEY.messages, member(n)))
     local key = not settings(topic).forming and ordered_key(r)
@@ -151,7 +150,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     end
   end
 
-  -- Some members of a set whose message or block may be gone.
+  -- Check some members of a set, whose message or block may be gone.
   local function check_set(name, from)
     local some = call('ZSCAN', name, cursor, 'COUNT', LIMITS.looked)
     for i = 1, #some[2], 2 do
@@ -170,7 +169,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return some[1]
   end
 
-  -- Where the set of its state knows a message; nil where none does.
+  -- Return where the set of its state has a message; nil if it is in none.
   local function place_of(r, n, ending)
     if call('ZSCORE', KEY.delayed .. r.topic, delayed_member(n, r.priority) .. ending) then return 'delayed' end
     if call('ZSCORE', KEY.ready .. r.topic, ready_member(n, r.due) .. ending) then return 'ready' end
@@ -178,7 +177,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     return ending == '' and call('ZSCORE', KEY.dead .. r.topic, member(n)) and 'dead' or nil
   end
 
-  -- Let a message or a block stand where its state says.
+  -- Put a message or a block into the sets of its state.
   local function place(r, n, ending)
     if r.state == STATE.leased then
       call('ZADD', KEY.leased, r.ends, member(n) .. ending)
@@ -194,8 +193,8 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     touched[r.topic] = true
   end
 
-  -- Let the index have the id of a message again. When the id has come to another message meanwhile,
-  -- this one goes on under an id of the queue's making, so that both can be reached.
+  -- Add the id of a message to the index again. If another message has the id by now, this one gets a queue-made id, so
+  -- that both can be reached.
   local function index_again(r, n, value)
     local other = value and not remembered_until(value) and unpack_from('>I6', value) or nil
     local text = other and read(other)
@@ -215,7 +214,7 @@ verb('stale', 5, function(repair, limit, part, topic, cursor)
     tell(r.topic, r.id, n, 'no state', function() index_again(r, n, value) end)
   end
 
-  -- The ids of a block's messages that are still there have to be in the index.
+  -- The ids of a block's live messages must be in the index.
   local function check_names(n, b)
     if not b.own_ids then return end
     local names, index = ids_of(names_at(n, b), b, n), index_at(n, b)

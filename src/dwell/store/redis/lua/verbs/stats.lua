@@ -1,7 +1,6 @@
--- Return some of the counts; `where` is where to go on, '0' at first, `only` one topic that is
--- wanted alone, or ''.
--- Answers {topic, delayed, ready, leased, dead, ...; kind, total, ...; position; where to go on, '0'
--- at the end; finish()}, or {'again', finish()}. A topic may be there twice.
+-- Return some of the counts; `where` is where to continue, '0' at first, `only` limits them to one topic, or is ''.
+-- Answers {topic, delayed, ready, leased, dead, ...; kind, total, ...; position; where to continue, '0' at the end;
+-- finish()}, or {'again', finish()}. A topic may occur twice.
 verb('stats', 2, looking(function(where, only)
   local done = finish()
   local all, cursor, topics = {}, '0', {only}

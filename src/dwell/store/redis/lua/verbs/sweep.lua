@@ -1,6 +1,5 @@
--- Return messages by place, from `start` to before `stop`, `limit` at most or a few more.
--- Answers {pairs of n and text; the place of each; next place or 0; the place after the last there ever was; finish()},
--- or {'again', finish()}.
+-- Return messages by place, from `start` to before `stop`, `limit` at most or a few more. Answers {pairs of n and text;
+-- the place of each; next place or 0; the place after the last one ever used; finish()}, or {'again', finish()}.
 verb('sweep', 3, looking(function(start, stop, limit)
   start, stop, limit = tonumber(start), tonumber(stop), tonumber(limit)
   local all = lives.all()

@@ -1,10 +1,8 @@
--- Lease ready messages, topic after topic. `lease_ms` is 0 for each message's own, `most_bytes`
--- after how many bytes nothing more is leased. The list: topics.
--- Answers {'ok', entries, finish()}, or {'more', entries, finish()} when there may be more for
--- another call: entries are pairs of a member with the number of its take
--- and the text of the message that it names, as it is after the take, or '' for a block, which the
--- caller reads by itself; or {'again'} when the order is not known before more time has passed
--- into the queue.
+-- Lease ready messages, topic after topic. `lease_ms` is 0 for each message's own, `bytes_left` is the number of bytes
+-- after which leasing stops. The list: topics. Answers {'ok', entries, finish()}, or {'more', entries, finish()} when
+-- another call may get more: entries are pairs of a member with the number of its take and the text of its message, as
+-- it is after the take, or '' for a block, which the caller reads itself; or {'again'} when the order is unknown until
+-- more due work is done.
 verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   local taken = answered()
   if taken and taken[1] == 'late' then return taken end
@@ -60,7 +58,8 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     bytes_left = bytes_left - #text
   end
 
-  -- What is taken of a fair topic: the last turn, how many of each key, and of an ordered one their turns.
+  -- For the messages taken from a fair topic: the last turn, the number for each key, and in an ordered topic their
+  -- turns.
   local turn, taken_of, turns_of, step = nil, {}, {}, 16
 
   local function note_turn(r, score)
@@ -72,7 +71,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     end
   end
 
-  -- Lease the first entries that are loose, or some of them when they are large; their texts are fetched together.
+  -- Lease the first loose entries, or some of them when they are large; their texts are read together.
   local function take_loose(topic, found, scores)
     local names, gone, size = {}, {}, 0
     local most = math.max(loose_left, 1) * BYTES_AS_ONE / call('HSTRLEN', KEY.messages, found[1]:sub(7))
@@ -98,7 +97,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     many('ZREM', KEY.ready .. topic, gone)
     count(topic, 'ready', -#gone)
     count(topic, 'leased', #gone)
-    -- What is passed over is read, too, and large bodies take their time.
+    -- Skipped messages are read, too, and large bodies take long.
     step = size > 16 * BYTES_AS_ONE and 4 or math.min(2 * step, LIMITS.taken)
     loose_left = loose_left - size / BYTES_AS_ONE
   end
@@ -113,7 +112,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
       end
     end
     local messages = unpacked(call('GET', block_key(n)), b, n, only)
-    -- What leads its line goes on to do so until it is acked.
+    -- A message that leads its line keeps leading it until it is acked.
     learn_fronts_of(messages, b)
     take_all_out(n, b, only, #places)
     enter(places)
@@ -128,7 +127,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     return false
   end
 
-  -- Tell whether a message that was taken out of a block stands among the others of it again.
+  -- Tell whether a message that was taken out of a block is among the others of it again.
   local function is_of_it(entry, block_entry)
     if not entry or #entry ~= 13 then return false end
     local due, n = unpack_from('>I6I7', block_entry)
@@ -160,15 +159,15 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     return true
   end
 
-  -- Return how many messages of a block stand behind it one by one, of entries with their scores.
+  -- Return how many messages of a block follow it one by one, in entries with their scores.
   local function number_of_it(found, at)
     local number = 0
     while is_of_it(found[at + 2 * number + 2], found[at]) do number = number + 1 end
     return number
   end
 
-  -- Lease what stands in front of a topic with lanes; false if nothing does. Of a block some of which is loose all
-  -- is taken, or else all becomes loose; the caller puts it in order.
+  -- Lease the first messages of a topic with lanes; false without any. If some messages of a block are loose, all are
+  -- taken, or else all become loose; the caller sorts them.
   local function take_of_lanes(topic)
     local found = call('ZRANGEBYSCORE', KEY.ready .. topic, '-inf', UNPARKED, 'WITHSCORES', 'LIMIT', 0, math.ceil(math.min(left, loose_left, step)) + 1)
     local loose, scores = {}, {}
@@ -198,7 +197,7 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
     return #found > 0 and loose_left > 0
   end
 
-  -- Lease what stands in front, up to where blocks and loose messages meet; false if nothing does.
+  -- Lease the first messages, up to where blocks and loose messages meet; false without any.
   local function take_some(topic)
     local found = call('ZRANGE', KEY.ready .. topic, 0, math.min(left, 8 * step))
     local loose = {}

@@ -1,5 +1,5 @@
--- Lease those of some messages that are ready; `lease_ms` is 0 for each message's own; `versions` as in cancel.
--- The list: ids. Answers {'ok', entries, finish()} or {'again', finish()} as take does.
+-- Lease some messages by id, if they are ready; `lease_ms` is 0 for each message's own; `versions` as in cancel. The
+-- list: ids. Answers {'ok', entries, finish()} or {'again', finish()} as take does.
 verb('take_ids', 4, function(topic, versions, lease_ms, owner)
   local taken = answered()
   if taken and taken[1] == 'late' then return taken end
@@ -43,7 +43,7 @@ verb('take_ids', 4, function(topic, versions, lease_ms, owner)
 
   each_named(topic, versions, lease, true)
   spend(topic, #said / 2)
-  -- No turn has come, but when nobody waits any more all keys are forgotten.
+  -- No turn has come, but when no message waits, all keys are dropped.
   if of.fair and #said > 0 then
     use_turns_by_ids(topic, turns_of)
     move_turns(topic, FIRST_TURN, 0)

@@ -1,5 +1,5 @@
--- Return the topic of the message of each receipt, '' where that is no longer good.
--- The list: groups of receipts as in ack. Answers {topics, finish()}.
+-- Return the topic of the message of each receipt, '' for a stale receipt. The list: groups of receipts as in ack.
+-- Answers {topics, finish()}.
 verb('taken_from', 0, function()
   settle()
   local topics = {}

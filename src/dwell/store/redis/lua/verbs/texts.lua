@@ -1,5 +1,4 @@
--- Return messages by number.
--- The list: numbers n. Answers {pairs of n and text, false where there is none; finish()}, or
+-- Return messages by number. The list: numbers n. Answers {pairs of n and text, false without a message; finish()}, or
 -- {'again', finish()}.
 verb('texts', 0, looking(function()
   local entries = {}

@@ -1,6 +1,5 @@
--- Do what time asks for. The list: topics that somebody waits for.
--- Answers {whether all is done, pairs of such a topic and how many messages are ready, 1 if settings may differ from
--- those of other shards, finish()}.
+-- Apply the passing of time. The list: topics with waiting takers. Answers {whether all is done, pairs of such a topic
+-- and its number of ready messages, 1 if settings may differ from other shards, finish()}.
 verb('tick', 0, function()
   local is_settled = settle()
   local done = finish()
@@ -8,11 +7,11 @@ verb('tick', 0, function()
   local function has_nothing(topic)
     local names = {KEY.delayed .. topic, KEY.ready .. topic, KEY.dead .. topic, KEY.expiring .. topic, KEY.earlier .. topic}
     if call('EXISTS', unpack(names)) > 0 or call('HEXISTS', KEY.topics, topic) == 1 then return false end
-    -- The one field without a name is no id.
+    -- The single field with an empty name is not an id.
     return call('HLEN', KEY.ids .. topic) == call('HEXISTS', KEY.ids .. topic, '')
   end
 
-  -- Look at one topic: `idle` is since when it has been empty, as far as anybody has looked.
+  -- Check one topic: `idle` is since when it has been empty, as far as was checked.
   local function forget_topic(topic)
     local of = call('HMGET', KEY.counts .. topic, 'delayed', 'ready', 'leased', 'dead', 'idle')
     local since = tonumber(of[5] or nil)
@@ -30,8 +29,8 @@ verb('tick', 0, function()
     end
   end
 
-  -- Once a second, forget some of the topics that are empty and have no settings: who uses a topic
-  -- for each user has a million of them in time.
+  -- Once a second, drop some of the topics that are empty and have no settings: a topic for each user adds up to a
+  -- million of them in time.
   local function forget_topics()
     local at = call('HMGET', KEY.meta, 'swept', 'swept_ms')
     local last = tonumber(at[2] or 0)

@@ -1,6 +1,5 @@
--- Let leases end later, or sooner; `lease_ms` is 0 for its own.
--- The list: groups of receipts as in ack. Answers {a byte for each receipt: touched or stale; finish()},
--- of the first groups only where messages are large.
+-- Move the ends of leases; `lease_ms` is 0 for each message's own. The list: groups of receipts as in ack. Answers {a
+-- byte for each receipt: touched or stale; finish()}, for the first groups only when messages are large.
 verb('touch', 1, kept(function(lease_ms)
   settle()
   lease_ms = tonumber(lease_ms)
@@ -13,7 +12,7 @@ verb('touch', 1, kept(function(lease_ms)
     return RESULT.touched
   end
 
-  -- Touch a block that is named as a whole; nil when that is not so.
+  -- Touch a block that the receipts name as a whole; nil when they do not.
   local function touch_block(group)
     local n, take = unpack_from('>I7I4', group)
     local b = held_block(n, take)
