@@ -1,1 +1,1 @@
-"""Takeover: what waits elsewhere moves into a queue, while both run."""
+"""Takeover: moves waiting messages from elsewhere into a queue, while both run."""

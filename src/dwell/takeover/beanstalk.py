@@ -1,20 +1,20 @@
-"""A beanstalkd as a place that jobs leave: ready and delayed ones, with the delay that is left.
+"""A beanstalkd as a source: ready and delayed jobs, with the remaining delay.
 
-Jobs are found by their numbers, from 1 to that of a job which is put for this and deleted at once;
-so what is put after the takeover began stays, for the next one. A server that drains itself takes
-no job; there the numbers end with the highest of those that it shows. A ready job is reserved, put
-and deleted. A delayed one is put and deleted without that: beanstalkd would make it ready, too
-early, if the connection of who has reserved it ended. One that falls due within seconds is left
-until it is ready, and so is one that a worker gave back between the look and the reservation. Times
-are whole seconds there, so a job that was delayed may be a second later, and is never early.
+Jobs are found by number, from 1 to the number of a job that is put for this and deleted at once; so
+jobs put after the start of the takeover stay, for the next takeover. A draining server accepts no
+job; there the last number is the highest that it shows. A ready job is reserved, put and deleted. A
+delayed job is put and deleted without a reservation: beanstalkd would make it ready, too early, if
+the connection of the reserver ended. A job that falls due within seconds is left until it is ready,
+and so is a job that a worker released between the look and the reservation. Times are whole seconds
+there, so a delayed job may come a second later, and never early.
 
-The id of a message is made of the server's own id and the job's number. That id changes when the
-server starts again, so a takeover that died in between may then double what it had not deleted yet.
-An address in its place could do harm: a server that lost its jobs counts from 1 again, and ids that
-are remembered would keep new jobs out.
+The id of a message consists of the server's own id and the job's number. The server's id changes
+when it restarts, so a takeover that died before may then duplicate the jobs it had not deleted yet.
+An address in place of that id could do harm: a server that lost its jobs counts from 1 again, and
+remembered ids would keep new jobs out.
 
-The protocol is that of beanstalkd 1.12 (its doc/protocol.txt); commands are sent in batches, which
-no client does.
+The protocol is beanstalkd 1.12's (its doc/protocol.txt); commands are sent in batches, which no
+client does.
 """
 
 import asyncio
@@ -42,19 +42,19 @@ from dwell.urls import shown
 _PORT = 11300
 _FORM = "beanstalk://HOST:PORT[?tube=NAME&tube=NAME ...]"
 _PATIENCE_S = 10.0
-#: How many numbers are asked about at once.
+#: How many jobs are read by number at once.
 _SCAN = 1_000
-#: A delayed job with less left, seconds, is waited for: a worker may be about to get it.
+#: The takeover waits for a delayed job with less left, in seconds: a worker may be about to get it.
 _SOON_S = 5
 _PROBE = "dwell-takeover"
-#: The longest delay that is asked for, as the queue's clock may be behind this one.
+#: The longest delay of a put, because the queue's clock may be behind this one.
 _MOST_DELAY_MS = MAX_DELAY_MS - 24 * 3_600_000
-#: No answer is larger: what is no beanstalkd may say any size.
+#: No answer is larger: a server that is not beanstalkd may announce any size.
 _MOST_BYTES = 1 << 28
 
 
 class _Job(NamedTuple):
-    """What a server says of a job."""
+    """A server's data about a job."""
 
     number: int
     tube: str
@@ -62,15 +62,15 @@ class _Job(NamedTuple):
     ttr_s: int
     is_delayed: bool
     due_ms: int
-    #: How often workers have given it back.
+    #: How often workers have released it.
     releases: int
 
 
 class BeanstalkPlace:
     """Some tubes of a beanstalkd, or all; each becomes the topic of its name, or all ``topic``.
 
-    Jobs that workers have reserved stay with them, buried ones where they are, and so do those that
-    are too large for a message.
+    Jobs reserved by workers stay with them, buried jobs stay in place, and so do jobs too large for
+    a message.
     """
 
     def __init__(self, url: str, clock: Clock, topic: str | None = None) -> None:
@@ -90,7 +90,7 @@ class BeanstalkPlace:
         self._is_draining = False
 
     async def open(self) -> None:
-        """Connect, and watch the tubes: one that nobody uses would lose its counts when empty."""
+        """Connect, and watch the tubes: an unused tube would lose its counts when empty."""
         with self._link.understood():
             await self._open()
 
@@ -120,7 +120,7 @@ class BeanstalkPlace:
         await self._link.ask([f"delete {self._last + 1}"])
 
     async def _highest(self) -> int:
-        """Return the highest number among the next jobs of the tubes, 0 where there is none."""
+        """Return the highest number among the next jobs of the tubes, 0 without jobs."""
         verbs = [[f"use {tube}", "peek-ready", "peek-delayed"] for tube in self._tubes]
         told = await self._link.ask([verb for some in verbs for verb in some])
         return max((int(one.split()[1]) for one in told if one.startswith(b"FOUND")), default=0)
@@ -134,7 +134,7 @@ class BeanstalkPlace:
             raise InvalidUrl(f"tube {tube!r:.80}: needs --into, as {error}") from None
 
     async def counts(self) -> Counts:
-        """Return what the tubes hold."""
+        """Return the counts of the tubes."""
         names = ("delayed", "ready", "reserved", "buried")
         fields = (*(f"current-jobs-{name}" for name in names), "total-jobs", "cmd-delete")
         with self._link.understood():
@@ -143,11 +143,11 @@ class BeanstalkPlace:
             return Counts(*(sum(int(one[field]) for one in found) for field in fields))
 
     async def settings(self) -> dict[str, TopicSettings]:
-        """Return nothing: a tube has none."""
+        """Return nothing: a tube has no settings."""
         return {}
 
     async def lend(self, limit: int) -> Sequence[Load] | None:
-        """Reserve jobs that are ready, and read some that are not."""
+        """Reserve ready jobs, and read some others."""
         with self._link.understood():
             return await self._lend(limit)
 
@@ -155,7 +155,7 @@ class BeanstalkPlace:
         count = min(limit, self._batch)
         while True:
             if self._found:
-                # Looked at once more, as the last of them were found a while ago.
+                # Read once more, because the last of them were found a while ago.
                 numbers, self._found = self._found[:count], self._found[count:]
                 if loads := await self._loads(await self._look(numbers)):
                     return loads
@@ -174,7 +174,7 @@ class BeanstalkPlace:
                 return None
 
     async def _look(self, numbers: Sequence[int]) -> list[_Job]:
-        """Return those of some jobs that can be moved now."""
+        """Return the jobs, out of some, that can be moved now."""
         told = await self._link.ask([f"stats-job {number}" for number in numbers])
         now_ms, jobs = self._clock.now_ms(), []
         for number, answer in zip(numbers, told, strict=True):
@@ -188,7 +188,7 @@ class BeanstalkPlace:
                 self._soon.append(number)
                 continue
             is_delayed = state == "delayed"
-            # A longer delay than a message may have says never, so it ends with the longest.
+            # A delay beyond the limit of messages stands for never, so it becomes the longest.
             delay_ms = min((left_s + 1) * 1000, _MOST_DELAY_MS) if is_delayed else 0
             jobs.append(
                 _Job(
@@ -231,9 +231,9 @@ class BeanstalkPlace:
         return [self._load(topic, pairs) for topic, pairs in topics.items()]
 
     async def _is_given_back(self, job: _Job, stats: bytes) -> bool:
-        """Tell whether a worker has given a job back since it was looked at, maybe with a delay.
+        """Tell whether a worker has released a job since it was read, maybe with a delay.
 
-        Such a job goes back with that delay, and is looked at again.
+        Such a job is released with that delay, and read again.
         """
         said = _fields(stats) if stats.startswith(b"---") else {}
         if int(said.get("releases", 0)) == job.releases:
@@ -259,16 +259,16 @@ class BeanstalkPlace:
         return Load(puts, jobs, is_exact=False)
 
     async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
-        """Delete jobs; those that somebody else has by now are not found."""
+        """Delete jobs; jobs that others have by now are not found."""
         told = await self._link.ask([f"delete {load.place[at].number}" for at in places])
         return Stayed(len(told) - told.count(b"DELETED"))
 
     async def leave(self, load: Load, places: Sequence[int]) -> None:
-        """Release what was reserved; each number is looked at once."""
+        """Release reserved jobs; each number is read once."""
         await self.take_back(load, places)
 
     async def take_back(self, load: Load, places: Sequence[int]) -> None:
-        """Release what was reserved."""
+        """Release reserved jobs."""
         await self._release([load.place[at] for at in places])
 
     async def _release(self, jobs: Sequence[_Job]) -> None:
@@ -280,7 +280,7 @@ class BeanstalkPlace:
         return 0
 
     async def close(self) -> None:
-        """Hang up: what is still reserved becomes ready again."""
+        """Disconnect: jobs still reserved become ready again."""
         await self._link.close()
 
 
@@ -299,9 +299,9 @@ class _Link:
             raise self.gone(error) from None
 
     async def ask(self, commands: Sequence[str]) -> list[bytes]:
-        """Return the answers: what the first line says, or what follows it of one that holds data.
+        """Return the answers: the first line of each, or the data that follow it.
 
-        That of a job keeps its first line. Raises ServerUnreachable.
+        The answer for a job keeps its first line. Raises ServerUnreachable.
         """
         assert self._streams is not None
         reader, writer = self._streams
@@ -316,7 +316,7 @@ class _Link:
 
     @contextlib.contextmanager
     def understood(self) -> Iterator[None]:
-        """Raise ServerUnreachable where there is no answer, or one that no beanstalkd gives."""
+        """Raise ServerUnreachable without an answer, or for an answer that is not beanstalkd's."""
         try:
             yield
         except DwellError:
@@ -327,7 +327,7 @@ class _Link:
             raise self.gone(f"no beanstalkd answers so: {type(error).__name__}: {error}") from None
 
     def gone(self, error: Exception | str) -> ServerUnreachable:
-        """Return what to raise where the server cannot do its part."""
+        """Return the error for a server that cannot do its part."""
         reason = str(error) or type(error).__name__
         return ServerUnreachable(f"beanstalkd at {self._host}:{self._port}: {reason}")
 
@@ -348,6 +348,6 @@ async def _answer(reader: asyncio.StreamReader) -> bytes:
 
 
 def _fields(document: bytes) -> dict[str, str]:
-    """Return what a server's answer says, which is YAML of one level."""
+    """Return the fields of a server's answer, which is YAML of one level."""
     lines = (line.partition(": ") for line in document.decode(errors="replace").splitlines()[1:])
     return {name: value.strip('"') for name, _, value in lines}

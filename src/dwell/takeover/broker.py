@@ -1,7 +1,7 @@
-"""A queue of RabbitMQ that is emptied: a relay without a sink, which ends when nothing is left.
+"""A queue of RabbitMQ that is emptied: a relay without a sink, which ends when it is empty.
 
-RabbitMQ cannot say what has come and gone; what the count at the end differs by from the one at the
-beginning is taken for that.
+RabbitMQ does not count arrivals and departures; they are derived from the difference between the
+counts at the start and at the end.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ _LOOK_S = 0.3
 
 
 class Drain:
-    """Moves what waits in a queue of RabbitMQ to the topic of its name, or ``into`` another.
+    """Moves the waiting messages of a RabbitMQ queue to its topic, or ``into`` another.
 
-    A message that says no delay is due at once; one that is no message becomes a dead letter, in
-    the topic ``dead`` of the queue.
+    A message without a delay is due at once; an invalid message becomes a dead letter, in the topic
+    ``dead`` of the queue.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Drain:
         self.report = Report()
 
     def stop(self) -> None:
-        """Move nothing more; what is under way is finished."""
+        """Stop moving; work in progress is finished."""
         self._stopping.set()
 
     async def run(self, *, dry_run: bool = False) -> Report:
@@ -60,13 +60,13 @@ class Drain:
         return self.report
 
     async def _until_empty(self, running: "asyncio.Future[None]") -> None:
-        """Return when nothing came between two looks, and all that came is held."""
+        """Return when nothing came between two looks, and everything before is held."""
         before = -1
         while not running.done() and not self._stopping.is_set():
             tally = self._relay.tally
             self._note(tally)
             if tally.read == before and not tally.trouble and not await self._source.count():
-                # Not what was moved: a message that cancels another comes to nothing itself.
+                # Not the moved messages: a message that cancels another is itself not put.
                 self.report.is_whole = tally.read == tally.settled
                 if self.report.is_whole:
                     return

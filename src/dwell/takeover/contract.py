@@ -1,4 +1,4 @@
-"""What a takeover asks of a place that messages leave."""
+"""The methods that a takeover needs of a place."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -8,9 +8,9 @@ from dwell.message import TopicSettings
 
 
 class Counts(NamedTuple):
-    """What a place holds now, by state, and what has come and gone in all its life.
+    """The messages in a place, by state, and its totals over all its life.
 
-    So ``delayed + ready + leased + dead`` grows by what comes and shrinks by what goes.
+    So ``delayed + ready + leased + dead`` grows by arrivals and shrinks by departures.
     """
 
     delayed: int = 0
@@ -22,19 +22,19 @@ class Counts(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        """How many a takeover moves."""
+        """How many messages a takeover moves."""
         return self.delayed + self.ready
 
     @property
     def here(self) -> int:
-        """How many there are."""
+        """How many messages there are."""
         return self.waiting + self.leased + self.dead
 
 
 class Load(NamedTuple):
-    """Messages that a place has lent, and what it needs to let them go.
+    """Messages that a place has lent, and the data to let them go.
 
-    With ``is_exact`` their dues are those of each time that they are lent.
+    With ``is_exact`` their dues are the same each time they are lent.
     """
 
     puts: Puts
@@ -43,11 +43,11 @@ class Load(NamedTuple):
 
 
 class Stayed(NamedTuple):
-    """What a place did not let go: ``elsewhere`` are counted, and ``changed`` are places in a load.
+    """The messages that a place kept: a count ``elsewhere``, and places in a load as ``changed``.
 
-    Somebody else had got the former by then, a worker there or another takeover, and nobody can say
-    which: they stay in the queue, so that what a worker did is done twice, and nothing is lost. The
-    latter are there still, in another version than the one that was lent.
+    Others had got the former by then, a worker there or another takeover, and it is unknown which:
+    they stay in the queue, so that a worker's part is done twice, and nothing is lost. The latter
+    still exist there, in another version than the lent one.
     """
 
     elsewhere: int = 0
@@ -55,35 +55,35 @@ class Stayed(NamedTuple):
 
 
 class Place(Protocol):
-    """A place whose messages can be lent: while they are, it gives them to nobody else.
+    """A place that lends messages, which no other taker there gets until they return.
 
-    What is lent and never let go comes back to its place, so that a takeover that dies loses
-    nothing; and each message has the same id every time, so that a second one puts it once.
+    A lent message that is never let go returns to its place, so that a takeover that dies loses
+    nothing; and each message has the same id every time, so that a second takeover puts it once.
     """
 
     async def open(self) -> None:
-        """Begin; raises DwellError."""
+        """Open the place; raises DwellError."""
 
     async def counts(self) -> Counts | None:
-        """Return what there is, or None where the place cannot say."""
+        """Return the counts, or None if the place has none."""
 
     async def settings(self) -> dict[str, TopicSettings]:
-        """Return the settings that the topics have there."""
+        """Return the settings of the topics there."""
 
     async def lend(self, limit: int) -> Sequence[Load] | None:
-        """Lend at most ``limit`` messages; none when others fall due soon, None at the end."""
+        """Lend at most ``limit`` messages; none if others fall due soon, None at the end."""
 
     async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
-        """Forget those of a load at some places, as the queue has them."""
+        """Delete messages of a load at some places, which the queue has."""
 
     async def leave(self, load: Load, places: Sequence[int]) -> None:
-        """Keep those of a load at some places, and lend them no more in this takeover."""
+        """Keep messages of a load at some places, and do not lend them again in this takeover."""
 
     async def take_back(self, load: Load, places: Sequence[int]) -> None:
-        """Keep those of a load at some places, as they were before they were lent."""
+        """Return messages of a load at some places, unchanged."""
 
     async def held_back(self) -> int:
-        """Return how many messages it would have lent, and could not."""
+        """Return how many messages it could not lend."""
 
     async def close(self) -> None:
-        """End."""
+        """Close the place."""

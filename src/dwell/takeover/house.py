@@ -1,10 +1,10 @@
-"""Another store of Dwell's own as a place that messages leave, of whichever kind it is.
+"""Another store of Dwell's as a source, of any kind.
 
-What is ready there is taken, put and acked. What is delayed cannot be taken, so it is put and
-cancelled in the version that was put; one that falls due within seconds is left until it is ready.
-A message keeps its id; one that its queue had made becomes a caller's, made of the store's address
-and that id. A store that is reached over HTTP tells no versions: there a message is cancelled by
-its id, also when it changed in between.
+Its ready messages are taken, put and acked. Delayed messages cannot be taken, so they are put, and
+cancelled in the version that was put; a message that falls due within seconds is left until it is
+ready. A message keeps its id; a queue-made id becomes a caller's id, made of the store's address
+and the old id. A store over HTTP tells no versions: there a message is cancelled by its id, even if
+it changed in between.
 """
 
 import time
@@ -27,24 +27,24 @@ from dwell.queue.schedules.schedule import put_again
 from dwell.takeover.contract import Counts, Load, Stayed
 
 _LEASE = "60s"
-#: For messages that stay: a takeover that is killed is not to keep them from workers for long.
+#: For messages that stay: a killed takeover must not keep them from workers for long.
 _LEFT_LEASE = "1h"
 _OWNER = "takeover"
 _STEP = 1_000
-#: A delayed message that falls due sooner is waited for: a worker may be about to get it.
+#: The takeover waits for a delayed message that falls due sooner: a worker may be about to get it.
 _SOON_MS = 5_000
 _PROBE = "takeover-probe"
-#: How long ready messages that no take gives, as the settings of their topic say, are waited for.
+#: How long to wait for ready messages that no take gives because of their topic's settings.
 _PATIENCE_S = 5.0
-#: How often a message is looked at again that changes each time that it is lent.
+#: How often a message that changes each time it is lent is read again.
 _MOST_LOOKS = 10
 
 
 async def is_same_store(there: Queue, here: Queue) -> bool:
-    """Tell whether two open queues are one store, by whatever names they were opened.
+    """Tell whether two open queues have the same store, under any names.
 
-    A store has a number of its own, and so has a backup of it; what tells those apart is a message
-    that is put here and looked for there.
+    A store has a number, and so has a backup of it; a message that is put here and looked up there
+    tells those apart.
     """
     if there.store.number != here.store.number:
         return False
@@ -57,7 +57,7 @@ async def is_same_store(there: Queue, here: Queue) -> bool:
 
 
 class _Lent(NamedTuple):
-    """What was lent: taken, or only looked at, and then in which versions if the store says."""
+    """The lent messages: taken, or only read, and then with versions if the store tells them."""
 
     batch: Batch
     is_taken: bool
@@ -65,11 +65,11 @@ class _Lent(NamedTuple):
 
 
 class HousePlace:
-    """All topics of an open queue, or some; ``name`` is what tells its ids from another's.
+    """All topics of an open queue, or some; ``name`` distinguishes its ids from others.
 
-    Each goes to the topic of its name, or all ``into`` one; schedules go to that of schedules.
+    Each goes to the topic of its name, or all ``into`` one; schedules go to the topic of schedules.
 
-    What is leased stays with its takers, and what is dead where it is.
+    Leased messages stay with their takers, and dead messages stay in place.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class HousePlace:
         self._left: list[Batch] = []
         self._left_ids: set[tuple[str, str]] = set()
         self._changes: Counter[tuple[str, str]] = Counter()
-        #: How many ready messages no take gives, and when one last gave any.
+        #: How many ready messages no take gives, and when a take last gave any.
         self._ready, self._lent_s = 0, time.monotonic()
 
     async def open(self) -> None:
-        """Look which topics there are, and what a takeover that was cut off still holds."""
+        """Find the topics, and messages that an interrupted takeover still holds."""
         self._round = await self._all_topics()
         held = await self._queue.held(_OWNER)
         for topic in self._round:
@@ -100,7 +100,7 @@ class HousePlace:
         return sorted(self._wanted or (await self._queue.stats()).topics)
 
     async def counts(self) -> Counts:
-        """Return what the whole store holds."""
+        """Return the counts of the whole store."""
         stats = await self._queue.stats()
         found, totals = stats.topics.values(), stats.totals
         return Counts(
@@ -113,13 +113,13 @@ class HousePlace:
         )
 
     async def settings(self) -> dict[str, TopicSettings]:
-        """Return those of the topics that go to topics of the same names."""
+        """Return the settings of topics that go to topics of the same names."""
         if self._into is not None:
             return {}
         return {topic: await self._queue.settings(topic) for topic in self._round}
 
     async def lend(self, limit: int) -> Sequence[Load] | None:
-        """Take what is ready in a topic, or look at what is delayed; topic after topic."""
+        """Take ready messages of a topic, or read its delayed messages; topic after topic."""
         if self._held:
             return [self._load(self._held.pop(), is_taken=True)]
         while self._round:
@@ -132,15 +132,15 @@ class HousePlace:
         if not self._is_again and await self._is_done():
             await self._release_left()
             return None
-        # What came meanwhile, and what has become ready, is in the next round.
+        # The next round covers messages that came, or became ready, during this one.
         self._is_again = False
         self._round = await self._all_topics()
         return ()
 
     async def _is_done(self) -> bool:
-        """Tell whether nothing is ready that a take may give soon: a rate gives some each second.
+        """Tell whether no ready message may be taken soon: a rate gives some each second.
 
-        What is ready in a paused topic stays.
+        Ready messages of a paused topic stay.
         """
         stats = (await self._queue.stats()).topics
         ready = {topic: stats[topic].ready for topic in await self._all_topics() if topic in stats}
@@ -171,7 +171,7 @@ class HousePlace:
         return None
 
     async def _delayed(self, topic: str, limit: int) -> Page:
-        """Return the first delayed messages that are not left here."""
+        """Return the first delayed messages that may be moved."""
         cursor = None
         while True:
             found = await self._queue.scan(topic, State.DELAYED, limit=limit, cursor=cursor)
@@ -204,7 +204,7 @@ class HousePlace:
         return self._mark + id_[1:] if id_.startswith(QUEUE_ID_MARK) else id_
 
     async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
-        """Ack what was taken, and cancel the others in the version that was put."""
+        """Ack taken messages, and cancel the others in the version that was put."""
         batch, is_taken, versions = load.place
         batch = batch.picked(places)
         if is_taken:
@@ -217,7 +217,7 @@ class HousePlace:
             return Stayed()
         found = await self._queue.get(topic, [batch.ids[at] for at in left])
         pairs = zip(left, found, strict=True)
-        # Another message of the same id is no other version of it.
+        # Another message of the same id is not another version of it.
         numbers = batch.numbers.tolist()
         changed = [at for at, one in pairs if one is not None and one.number == numbers[at]]
         self._changes.update((topic, batch.ids[at]) for at in changed)
@@ -225,13 +225,13 @@ class HousePlace:
         return Stayed(len(left) - len(changed), [places[at] for at in changed])
 
     async def take_back(self, load: Load, places: Sequence[int]) -> None:
-        """Release what was taken, as it was."""
+        """Release taken messages, unchanged."""
         batch, is_taken, _ = load.place
         if is_taken:
             await self._queue.release(batch.picked(places), 0, counted=False)
 
     async def leave(self, load: Load, places: Sequence[int]) -> None:
-        """Hold what was taken until the end, as it would be taken again, and pass over the rest."""
+        """Hold taken messages until the end, because a take would give them again; skip others."""
         batch, is_taken, _ = load.place
         batch = batch.picked(places)
         if is_taken:
@@ -244,7 +244,7 @@ class HousePlace:
         return {which for which, count in self._changes.items() if count >= _MOST_LOOKS}
 
     async def held_back(self) -> int:
-        """Return how many are ready and not given, or changed each time that they were lent."""
+        """Return how many ready messages were not given, or changed each time they were lent."""
         return self._ready + len(self._unsteady())
 
     async def _release_left(self) -> None:
@@ -253,7 +253,7 @@ class HousePlace:
             await self._queue.release(batch, 0, counted=False)
 
     async def close(self) -> None:
-        """Give back what is left here; whoever opened the queue closes it."""
+        """Give held messages back; the caller closes the queue."""
         await self._release_left()
 
 

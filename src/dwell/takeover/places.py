@@ -1,4 +1,4 @@
-"""What an address means: the place that it names, and how that is emptied."""
+"""Addresses of places, and the movers that empty them."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection
@@ -17,10 +17,10 @@ _OTHERS = ("beanstalk", "amqp", "amqps")
 
 
 class Mover(Protocol):
-    """Moves what waits somewhere, and reports."""
+    """Moves waiting messages from a place, and reports."""
 
     def stop(self) -> None:
-        """Move nothing more; what is under way is finished."""
+        """Stop moving; work in progress is finished."""
 
     async def run(self, *, dry_run: bool = False) -> Report:
         """Move until nothing waits; raises DwellError. With ``dry_run`` only count."""
@@ -35,11 +35,11 @@ async def mover_from(
     topics: Collection[str] = (),
     into: str | None = None,
 ) -> AsyncIterator[Mover]:
-    """Give what moves all that waits at an address into a queue; raises InvalidUrl, or StoreError.
+    """Yield a mover from an address into a queue; raises InvalidUrl, or StoreError.
 
-    Raises InvalidSettings where the address is another name of the queue's own store, from which
-    each message would be let go as soon as it is put. ``topics`` are those of another store that
-    are meant, ``into`` is the topic that all goes to.
+    Raises InvalidSettings if the address is another name of the queue's own store, where each
+    message would be let go as soon as it is put. ``topics`` limits the topics of another store,
+    ``into`` is the topic for all messages.
     """
     scheme = urlsplit(url).scheme
     if topics and scheme in _OTHERS:

@@ -22,12 +22,12 @@ def run(
     dry_run: bool = False,
     tell: Callable[[Report], None],
 ) -> Report:
-    """Move what waits at ``source`` into a store, until all is moved, SIGTERM or Ctrl-C.
+    """Move waiting messages from ``source`` into a store, until done, SIGTERM or Ctrl-C.
 
-    Raises DwellError; ``tell`` was given what was done until then.
+    Raises DwellError; ``tell`` gets the progress before that.
     """
     if store == source:
-        # Any other name of the same store is found out once both are open.
+        # Other names of the same store are found out once both are open.
         got = shown(store)
         raise InvalidSettings(f"from: got {got!r:.80}, expected another place than --store")
     return asyncio.run(_run(store, source, topics, into, dry_run, tell))

@@ -1,4 +1,4 @@
-"""The takeover itself: lend, put, let go, until nothing waits there, with a count that balances."""
+"""The takeover itself: lends, puts and lets go until nothing waits, with a balanced count."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ from dwell.takeover.contract import Counts, Load, Place
 
 _AGAIN_S = 0.2
 _LIMIT = 1_000
-#: How many messages, each with its body, are looked at together.
+#: How many messages, each with its body, are read together.
 _LOOK = 100
 #: Behind every message of one due.
 _LAST_ARRIVAL = 2**63 - 1
@@ -25,14 +25,14 @@ _MOVED = (Result.CREATED, Result.KEPT)
 
 @dataclass
 class Report:
-    """What a takeover found, did and left.
+    """The result of a takeover: found, moved and left messages.
 
-    ``put`` counts what the queue said of each message: ``created``, ``kept`` where a takeover
-    before this one had put it, or ``dead`` for what is no message. ``elsewhere`` are those that
-    somebody else there had got by then. ``others`` stay there, since the queue has other messages
-    of their ids; so do ``refused`` ones, the last of them for ``reason``, and ``held_back`` ones,
-    which the place could not lend. ``again`` are those that the place had given out before, which
-    may be in the queue twice. ``is_whole`` says that nothing else is left to move.
+    ``put`` counts the queue's answers: ``created``, ``kept`` if an earlier takeover had put the
+    message, or ``dead`` for an invalid message. ``elsewhere`` counts messages that other takers
+    there had got by then. ``others`` stay there, because the queue has other messages of their ids;
+    so do ``refused`` messages, the last of them for ``reason``, and ``held_back`` messages, which
+    the place could not lend. ``again`` counts messages that the place had given out before, which
+    may be in the queue twice. ``is_whole`` tells that nothing else is left to move.
     """
 
     found: Counts | None = None
@@ -53,19 +53,19 @@ class Report:
 
     @property
     def came(self) -> int:
-        """How many came there meanwhile."""
+        """How many messages came there during the takeover."""
         return 0 if self.found is None or self.left is None else self.left.came - self.found.came
 
     @property
     def gone(self) -> int:
-        """How many others finished there meanwhile."""
+        """How many other messages finished there during the takeover."""
         if self.found is None or self.left is None:
             return 0
         return self.left.gone - self.found.gone - self.moved
 
     @property
     def balances(self) -> bool:
-        """Tell whether what was there and what came is what is left, moved or finished."""
+        """Tell whether the first count and arrivals equal the messages left, moved or finished."""
         if self.found is None or self.left is None:
             return True
         return self.gone >= 0 and (
@@ -74,7 +74,7 @@ class Report:
 
 
 class Takeover:
-    """Moves what waits in a place into an open queue; ``tell`` is called after each batch."""
+    """Moves waiting messages of a place into an open queue; ``tell`` is called after each batch."""
 
     def __init__(self, place: Place, queue: Queue, tell: Callable[[Report], None]) -> None:
         self._place = place
@@ -84,11 +84,11 @@ class Takeover:
         self.report = Report()
 
     def stop(self) -> None:
-        """Move nothing more; what is under way is finished."""
+        """Stop moving; work in progress is finished."""
         self._is_stopping = True
 
     async def run(self, *, dry_run: bool = False) -> Report:
-        """Move until nothing waits; raises DwellError, and then the report says what was done.
+        """Move until nothing waits; raises DwellError, with the progress in the report.
 
         With ``dry_run`` the place is only counted.
         """
@@ -107,9 +107,10 @@ class Takeover:
         return report
 
     async def _settle(self) -> None:
-        """Give topics the settings that they had there, where they have none of their own here.
+        """Copy the settings of topics there, where the topics have none here.
 
-        Only those that differ from the defaults are set, as others may set some at the same time.
+        Only settings that differ from the defaults are set, because others may set some at the same
+        time.
         """
         plain = TopicSettings()
         defaults = msgspec.structs.asdict(plain)
@@ -160,9 +161,9 @@ class Takeover:
             raise TopicFull(f"topic: {load.puts.topic} is full and drops what comes; it went back")
 
     async def _put(self, load: Load, places: Sequence[int], results: U8) -> list[int]:
-        """Put those of a load at some places; return the places of what the queue never takes.
+        """Put messages of a load at some places; return the places that the queue never accepts.
 
-        A batch is refused as a whole, so the message that is meant is found by halves.
+        A batch is refused as a whole, so the refused message is found by halves.
         """
         puts = load.puts
         if len(places) < len(puts):
@@ -179,9 +180,9 @@ class Takeover:
         return []
 
     async def _let_go(self, load: Load, places: Sequence[int], results: U8) -> None:
-        """Let messages go; of those that changed there meanwhile, cancel the copies here.
+        """Let messages go; if one changed there, cancel its copy here.
 
-        They are lent again as they are then. A copy that was taken or changed here stays.
+        It is lent again in its changed form. A copy that was taken or changed here stays.
         """
         stayed = await self._place.let_go(load, places)
         self.report.elsewhere += stayed.elsewhere
@@ -210,9 +211,9 @@ class Takeover:
         return False
 
     async def _others(self, load: Load, results: U8) -> list[int]:
-        """Return the places of those whose ids are other messages' here.
+        """Return the places of messages whose ids belong to other messages here.
 
-        One that is remembered and not here any more is taken for what was put and done.
+        A remembered id without a message counts as a message that was put and done.
         """
         kept = np.flatnonzero(results == Result.KEPT).tolist()
         ids = load.puts.ids
@@ -228,7 +229,7 @@ class Takeover:
 
 
 def _is_same(load: Load, at: int, found: Message) -> bool:
-    """Tell whether a message is the one of a load that was put before; workers change its due."""
+    """Tell whether a message was put before from this load; workers may have changed its due."""
     puts = load.puts
     extra = decode_extra(puts.extras[at] if puts.extras else b"")
     is_its_due = found.attempt > 0 or not load.is_exact or found.due_ms == int(puts.due_ms[at])

@@ -1,6 +1,7 @@
-"""What proves a store: a plain model, a suite of tests and a machine that looks for differences.
+"""Tools that test a store: a plain model, a suite of tests and a searching machine.
 
-They ship with Dwell, so that a store of your own can prove itself in ten lines::
+The machine runs store and model side by side, and searches for differences. They ship with Dwell,
+so that a store of your own can be tested in ten lines::
 
     from dwell.testing.machine import StoreMachine
     from dwell.testing.suite import StoreSuite

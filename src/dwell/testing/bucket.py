@@ -1,14 +1,14 @@
-"""A topic's rate as the model knows it: how many may be taken at most, and how many at least.
+"""A topic's rate as the model knows it: bounds on how many messages may be taken.
 
-In any span of t seconds at most ``rate * t + max(rate / 10, 1)`` messages are taken. Where the rate
-or the clock was changed since the take before, a store may go by any rate of that span, so there
-are two bounds.
+In any span of t seconds at most ``rate * t + max(rate / 10, 1)`` messages are taken. If the rate or
+the clock was changed since the last take, a store may use any rate of that span, so there are two
+bounds.
 """
 
 from dataclasses import dataclass, field
 from math import inf
 
-#: What sums of fractions may be off by.
+#: The rounding error of sums of fractions.
 _NEARLY = 1e-6
 
 
@@ -19,15 +19,15 @@ def _burst(rate: int) -> float:
 
 @dataclass(slots=True)
 class Bucket:
-    """What may be taken of one topic from the moment on at which it first has a rate."""
+    """The messages that may be taken of one topic, from the moment it first has a rate."""
 
     rate: int
     now_ms: int
-    #: Full, however much that is by the time of the next take.
+    #: Full: unlimited until the next take.
     most: float = inf
     least: float = field(init=False)
-    # The rates since the take before. How long that was ago is counted by each step forward of the
-    # clock for the upper bound, and only beyond the latest time that it showed for the lower one.
+    # The rates since the last take. For the upper bound the time since then counts each step
+    # forward of the clock, and for the lower bound only steps beyond the latest time so far.
     highest: int = field(init=False)
     lowest: int = field(init=False)
     latest_ms: int = field(init=False)
@@ -40,30 +40,30 @@ class Bucket:
         self.latest_ms = self.now_ms
 
     def change(self, rate: int) -> None:
-        """Note that there is another rate, which is not 0."""
+        """Set another rate, which is not 0."""
         self.rate = rate
         self.highest, self.lowest = max(self.highest, rate), min(self.lowest, rate)
 
     def tick(self, now_ms: int) -> None:
-        """Let it be now."""
+        """Move to a new time."""
         self.longest_ms += max(now_ms - self.now_ms, 0)
         if now_ms < self.now_ms:
-            # What came until the clock went back need not have been noted.
+            # Tokens from before the clock went back need not have been noted.
             self.shortest_ms = 0
         self.shortest_ms += max(now_ms - self.latest_ms, 0)
         self.now_ms, self.latest_ms = now_ms, max(self.latest_ms, now_ms)
 
     def fill(self) -> None:
-        """Note that the store was opened, which may find its buckets full."""
+        """Note that the store was opened, so that its buckets may be full."""
         self.most = inf
 
     def bounds(self) -> tuple[int, int]:
-        """Return how many messages a take may give: so many at least and so many at most."""
+        """Return how many messages a take may give: the least and the most."""
         least, most = self._filled()
         return max(int(least - _NEARLY), 0), int(most + _NEARLY)
 
     def spend(self, count: int) -> None:
-        """Note that messages were taken."""
+        """Note that ``count`` messages were taken."""
         least, most = self._filled()
         self.least, self.most = least - count, most - count
         self.highest = self.lowest = self.rate

@@ -1,7 +1,7 @@
-"""A file as the system's memory has it, and as the disk has it, which is not the same.
+"""A file with two contents: in the system's memory and on the disk.
 
-What was written is in memory at once. The disk has it for good once it was synced; until then each
-sector of the disk may hold what it held, or what any of the writes since made of it.
+Written bytes are in memory at once. They are on the disk for good once they are synced; until then
+each sector of the disk may have its old content, or the content after any of the writes since.
 """
 
 import gc
@@ -19,7 +19,7 @@ _MANY = 1_000
 
 
 class _Change(NamedTuple):
-    """Something that was done since the last sync: a write, or with ``data`` None a new size."""
+    """A change since the last sync: a write, or with ``data`` None a new size."""
 
     offset: int
     data: bytes | None
@@ -30,9 +30,9 @@ class _Change(NamedTuple):
 
 
 class CachedFile:
-    """A file in memory (``fd`` is a real descriptor), and what the disk surely has of it."""
+    """A file in memory (``fd`` is a real descriptor), and its content that is surely on disk."""
 
-    #: How many there are, and from how many on it is worth while to look for those nobody needs.
+    #: How many files there are, and from how many on a collection of unused files is worthwhile.
     _open: ClassVar[int] = 0
     _collect_at: ClassVar[int] = _MANY
 
@@ -45,14 +45,14 @@ class CachedFile:
         CachedFile._open += 1
         self.size_bytes = len(data)
         self._write_sparse(data)
-        #: How many names and descriptors it has, without which its room is free again.
+        #: How many names and descriptors it has; without any its space is freed.
         self.holders = 0
         self.lock_fd = -1
         self._safe = bytearray(data)
         self._changes: list[_Change] = []
 
     def _write_sparse(self, data: bytes) -> None:
-        """Write what is not zeros, as a disk has it that was never told of the rest."""
+        """Write the parts that are not zeros, so that the rest stays unallocated."""
         os.ftruncate(self.fd, len(data))
         for offset in range(0, len(data), _BLOCK_BYTES):
             block = data[offset : offset + _BLOCK_BYTES]
@@ -61,20 +61,20 @@ class CachedFile:
 
     @property
     def room_bytes(self) -> int:
-        """How much room it takes."""
+        """How much space it takes."""
         return room_of(self.size_bytes)
 
     @property
     def is_safe(self) -> bool:
-        """Whether a power cut would leave it as it is."""
+        """Whether a power cut would leave it unchanged."""
         return not self._changes and self._safe == self.data()
 
     def data(self) -> bytes:
-        """Return what it holds in memory."""
+        """Return its content in memory."""
         return os.pread(self.fd, self.size_bytes, 0)
 
     def unsynced(self) -> list[tuple[int, int]]:
-        """Return from where to where something was written that no sync has covered."""
+        """Return the ranges written since the last sync."""
         return [(change.offset, change.end) for change in self._changes if change.data]
 
     def write(self, data: Buffer, offset: int) -> None:
@@ -84,13 +84,13 @@ class CachedFile:
         self._changes.append(_Change(offset, bytes(data)))
 
     def resize(self, size_bytes: int) -> None:
-        """Cut it off in memory, or let it end later, with zeros."""
+        """Shorten it in memory, or lengthen it with zeros."""
         os.ftruncate(self.fd, size_bytes)
         self.size_bytes = size_bytes
         self._changes.append(_Change(size_bytes, None))
 
     def sync(self) -> None:
-        """Let the disk have what memory has, of the sectors that were changed."""
+        """Copy the changed sectors from memory to the disk."""
         for change in self._changes:
             if change.data is None:
                 _resize(self._safe, change.offset)
@@ -105,9 +105,9 @@ class CachedFile:
         self._changes.clear()
 
     def fail_sync(self, chance: random.Random, *, drop: bool) -> None:
-        """Let the disk have some of it, and think of all of it as synced, as the system does.
+        """Copy some of it to the disk, and count all of it as synced, as the system does.
 
-        With ``drop`` the system forgets what the disk has not taken, too.
+        With ``drop`` the system also forgets the parts that did not reach the disk.
         """
         self._safe = self.survivor(chance)
         self._changes.clear()
@@ -116,13 +116,13 @@ class CachedFile:
             os.pwrite(self.fd, kept, 0)
 
     def survivor(self, chance: random.Random) -> bytearray:
-        """Return one of the things that the disk may have after a power cut."""
+        """Return one possible content of the disk after a power cut."""
         kind = chance.random()
         if not self._changes or kind < 0.2:
             return bytearray(self._safe)
         part = 1.0 if kind < 0.35 else chance.random()
         last = len(self._changes)
-        # Sizes change one after another; what is written lands sector by sector, in any order.
+        # Sizes change in order; written data reaches the disk sector by sector, in any order.
         sizes_until = last if part == 1 else chance.randrange(last + 1)
         landed: dict[int, int] = {}
         data = bytearray(self._safe)
@@ -133,7 +133,7 @@ class CachedFile:
                 for start, stop in _sectors(change.offset, min(change.end, len(data))):
                     sector = start // SECTOR_BYTES
                     if sector not in landed:
-                        # The disk has the sector as it was after so many of the changes.
+                        # The disk has the sector as it was after this many of the changes.
                         some = chance.randrange(last) if chance.random() < 0.3 else 0
                         landed[sector] = last if chance.random() < part else some
                     if index < landed[sector]:
@@ -143,15 +143,15 @@ class CachedFile:
         return data
 
     def only_synced(self) -> "CachedFile":
-        """Return a file that holds only what the disk surely has."""
+        """Return a file with only the content that is surely on disk."""
         return CachedFile(bytes(self._safe))
 
     def lose_power(self, chance: random.Random) -> "CachedFile":
-        """Return what is there after a power cut."""
+        """Return the file after a power cut."""
         return CachedFile(bytes(self.survivor(chance)))
 
     def copied(self) -> "CachedFile":
-        """Return a file like this one, with the same things unsynced."""
+        """Return a copy of this file, with the same parts unsynced."""
         other = CachedFile(self.data())
         other._safe, other._changes = bytearray(self._safe), list(self._changes)
         return other
@@ -163,7 +163,7 @@ class CachedFile:
 
 
 def room_of(size_bytes: int) -> int:
-    """Return how much room so many bytes take on the disk."""
+    """Return how much space a file of this size takes on the disk."""
     return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
@@ -175,7 +175,7 @@ def _resize(data: bytearray, size_bytes: int) -> None:
 
 
 def _sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of some bytes that lie in one sector each."""
+    """Split a range into parts that lie in one sector each."""
     while start < end:
         stop = min(start // SECTOR_BYTES * SECTOR_BYTES + SECTOR_BYTES, end)
         yield start, stop

@@ -1,4 +1,4 @@
-"""The small worlds that the machine draws from, so that what it does meets."""
+"""Small domains that the machine draws from, so that its steps affect each other."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ HEADERS = {"name": "value"}
 
 
 class Draft(NamedTuple):
-    """A message to be put, whose times are counted from its put."""
+    """A message to be put, with times relative to the put."""
 
     id: str
     delay_ms: int
@@ -51,7 +51,8 @@ a_lease_ms = st.sampled_from((0, 2_000, 0, 300, 9_000))
 a_new_priority = st.sampled_from((None, None, 0, 1024, 2_000))
 a_conflict = st.sampled_from(("keep", "replace", "error"))
 an_error = st.sampled_from((None, "", "oops"))
-#: Numbers that pick from what the machine knows by now; the least pick what a verb can act on.
+#: Numbers that pick from the values known to the machine; the smallest pick values that a verb can
+#: act on.
 some_picks = st.lists(st.sampled_from((0, 0, 0, 0, 1, 1, 2, 3, 5, 9)), min_size=1, max_size=4)
 some_drafts = st.lists(
     st.builds(

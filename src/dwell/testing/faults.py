@@ -1,9 +1,9 @@
-"""A disk that fails when it is told to, and forgets what was never synced when it loses power.
+"""A disk that fails on request, and loses unsynced data in a power cut.
 
-It is all in memory: names (:mod:`names`) and files (:mod:`cached`), each as the system has it and
-as the disk has it. A process that is killed loses nothing of it; a power cut takes what was not
-synced, sector by sector and name by name, in any subset. Both can come at every call of the system:
-before it, after it, and in the middle of a write.
+It is all in memory: names (:mod:`names`) and files (:mod:`cached`), each with its states in the
+system and on the disk. A killed process loses nothing; a power cut loses unsynced data, sector by
+sector and name by name, in any subset. Both can happen at every call of the system: before it,
+after it, and in the middle of a write.
 """
 
 import errno
@@ -20,7 +20,7 @@ from dwell.store.embedded.system import Buffer, System
 from dwell.testing.cached import CachedFile, room_of
 from dwell.testing.names import CachedFolder, Node
 
-#: Which calls a fault can befall. A kill and a power cut can befall every one.
+#: The calls that each fault can affect. A kill and a power cut can affect every call.
 _BEFALLS = {
     "write": {"write"},
     "short": {"write"},
@@ -35,7 +35,7 @@ _STOPS = ("kill", "power", "torn")
 
 
 class Stopped(OSError):
-    """The process that made the call is gone, and maybe the machine with it."""
+    """The process that made the call has ended, and perhaps the machine too."""
 
     def __init__(self) -> None:
         super().__init__(errno.EIO, "the process is gone (injected)")
@@ -44,9 +44,9 @@ class Stopped(OSError):
 class FaultySystem(System):
     """The calls on files of one process, on a disk in memory.
 
-    ``fault`` comes at call number ``at`` of those that it can befall, counted from 0; -1 for
-    never. ``kill`` and ``power`` end the process there, and ``when`` says on which side of the
-    call; ``torn`` is a power cut in the middle of a write. What comes after the end raises Stopped.
+    ``fault`` happens at call number ``at``, counted from 0, among the calls it can affect; -1 for
+    never. ``kill`` and ``power`` end the process there, before or after the call according to
+    ``when``; ``torn`` is a power cut in the middle of a write. Calls after the end raise Stopped.
     """
 
     def __init__(self, root: CachedFolder, chance: random.Random, size_bytes: int) -> None:
@@ -56,7 +56,7 @@ class FaultySystem(System):
         self.size_bytes = size_bytes
         self.used_bytes = sum(file.room_bytes for file in _files_of(root))
         self.fault, self.left, self.when = "", -1, "before"
-        #: Whether a failed sync also drops from memory what the disk has not taken.
+        #: Whether a failed sync also drops unsynced data from memory.
         self.drops = False
         self.calls = self.syncs = 0
         self.dead = False
@@ -81,13 +81,13 @@ class FaultySystem(System):
 
     @contextmanager
     def calm(self) -> Iterator[None]:
-        """Let no thread change anything meanwhile."""
+        """Block changes by all threads."""
         with self._mutex:
             yield
 
     @contextmanager
     def _call(self, *names: str) -> Iterator[None]:
-        """Make a call that a fault may befall."""
+        """Make a call that a fault may affect."""
         with self._mutex:
             if self.dead:
                 raise Stopped
@@ -109,7 +109,7 @@ class FaultySystem(System):
         raise Stopped
 
     def _befalling(self, names: tuple[str, ...]) -> str:
-        """Count a call; return the fault that befalls it."""
+        """Count a call; return the fault that affects it."""
         if self.left < 0 or not (
             self.fault in ("kill", "power") or _BEFALLS[self.fault].intersection(names)
         ):
@@ -144,11 +144,11 @@ class FaultySystem(System):
             return fd
 
     def close(self, fd: int) -> None:
-        """Close what was opened; without effect once the process is gone."""
+        """Close a descriptor; does nothing once the process has ended."""
         with self._mutex:
             if self.dead:
                 return
-            # What is closed twice may be another's file by then.
+            # After a second close the number may belong to another file.
             self._let_go(self.open_files.pop(fd), fd)
             os.close(fd)
 
@@ -179,7 +179,7 @@ class FaultySystem(System):
             return len(data)
 
     def allocate(self, fd: int, size_bytes: int) -> None:
-        """Take the room of a file."""
+        """Allocate the space of a file."""
         with self._call("allocate"):
             file = self._file(fd)
             if size_bytes > file.size_bytes:
@@ -188,11 +188,11 @@ class FaultySystem(System):
                 self._resize(file, size_bytes)
 
     def free_bytes(self, folder: Path) -> int:
-        """Return how much room is left."""
+        """Return how much space is left."""
         return max(self.size_bytes - self.used_bytes, 0)
 
     def truncate(self, fd: int, size_bytes: int) -> None:
-        """Cut a file off, or let it end later."""
+        """Shorten a file, or lengthen it."""
         with self._call("truncate"):
             file = self._file(fd)
             if size_bytes != file.size_bytes:
@@ -210,7 +210,7 @@ class FaultySystem(System):
         yield from found
 
     def sync(self, fd: int) -> None:
-        """Let the disk have what memory has of a file."""
+        """Copy a file from memory to the disk."""
         with self._mutex:
             self.syncs += 1
             try:
@@ -222,7 +222,7 @@ class FaultySystem(System):
                 raise
 
     def sync_folder(self, fd: int) -> None:
-        """Let the disk have the names in a folder."""
+        """Copy the names in a folder to the disk."""
         with self._call("sync_folder"):
             folder = self.open_files[fd]
             assert isinstance(folder, CachedFolder)
@@ -236,7 +236,7 @@ class FaultySystem(System):
     # --- names ------------------------------------------------------------------------------------
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file or a folder another name, in the same folder."""
+        """Rename a file or a folder, within its folder."""
         with self._call("rename"):
             assert old.parent == new.parent, "a rename between folders is not modelled"
             self._node(old)
@@ -270,12 +270,12 @@ class FaultySystem(System):
             return list(self._folder(folder).entries)
 
     def exists(self, path: Path) -> bool:
-        """Tell whether anything has a name."""
+        """Tell whether a path exists."""
         with self._call("exists"):
             return self._found(path) is not None
 
     def is_folder(self, path: Path) -> bool:
-        """Tell whether a folder has a name."""
+        """Tell whether a path is a folder."""
         with self._call("is_folder"):
             return isinstance(self._found(path), CachedFolder)
 
@@ -325,7 +325,7 @@ class FaultySystem(System):
         file.resize(size_bytes)
 
     def _room_for(self, file: CachedFile, end: int) -> int:
-        """Return how long a file can become, of what it wants to be."""
+        """Return the size that a file can get, up to ``end``."""
         more = room_of(end) - file.room_bytes
         left = self.size_bytes - self.used_bytes
         return end if more <= max(left, 0) else file.room_bytes + max(left, 0) // 4096 * 4096
@@ -344,8 +344,8 @@ class FaultySystem(System):
 class FaultyDisk(Disk):
     """A disk with one fault ahead of it (see :class:`FaultySystem`), for one process.
 
-    Folders that are there in reality are there, and empty; ``size_bytes`` is how much room it has.
-    After the end of the process, :meth:`restarted` is the disk for the next one.
+    Real folders exist in it, empty; ``size_bytes`` is its space. After the end of the process,
+    :meth:`restarted` returns the disk for the next process.
     """
 
     system: FaultySystem
@@ -371,31 +371,31 @@ class FaultyDisk(Disk):
 
     @property
     def left(self) -> int:
-        """How many more calls that the fault can befall there are before it."""
+        """How many more of the calls that the fault can affect come before it."""
         return self.system.left
 
     @property
     def dead(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the process has ended."""
         return self.system.dead
 
     def arm(self, fault: str, at: int, when: str = "before") -> None:
-        """Let a fault come after ``at`` more calls."""
+        """Arm a fault that happens after ``at`` more calls."""
         self.system.fault, self.system.left, self.system.when = fault, at, when
 
     def free(self) -> None:
-        """Make room again on a disk that was full, and let nothing fail."""
+        """Free the space of a full disk, and disarm faults."""
         self.arm("", -1)
         self.system.size_bytes = 1 << 62
 
     def kill(self) -> None:
-        """End the process: all that was written is there."""
+        """End the process: all written data stays."""
         self.system.die(power=False)
 
     def lose_power(self) -> None:
-        """End the process and the machine: some of what was not synced is lost."""
+        """End the process and the machine: some of the unsynced data is lost."""
         if self.dead:
-            # A process that is gone already leaves the machine to lose its power.
+            # The machine can lose power after its process has ended.
             self.system.root = self.system.root.lose_power(self.system.chance)
         self.system.die(power=True)
 
@@ -405,22 +405,22 @@ class FaultyDisk(Disk):
         return self._like(self.system.root)
 
     def copied(self) -> "FaultyDisk":
-        """Return a disk like this one, with the same things unsynced, for another process."""
+        """Return a copy of this disk, with the same data unsynced, for another process."""
         with self.system.calm():
             return self._like(self.system.root.copied())
 
     def only_synced(self) -> "FaultyDisk":
-        """Return a disk that holds only what was synced: the least that a power cut leaves.
+        """Return a disk with only the synced data: the least that a power cut leaves.
 
-        Whatever was answered must be on it.
+        It must have everything that was answered.
         """
         with self.system.calm():
             return self._like(self.system.root.only_synced())
 
     def unsynced(self, folder: Path) -> dict[str, list[tuple[int, int]]]:
-        """Return each name in a folder of which a power cut may take something.
+        """Return each name in a folder that a power cut may affect.
 
-        With it, where in the file that is; nothing is said for a name that is itself unsynced.
+        Each has the ranges of the file at risk, or none for a name that is itself unsynced.
         """
         within = self.system._folder(folder)
         found: dict[str, list[tuple[int, int]]] = {name: [] for name in within.unsynced()}
@@ -430,7 +430,7 @@ class FaultyDisk(Disk):
         return found
 
     def copy_out(self, folder: Path, to: Path) -> None:
-        """Write the files of a folder to a real one."""
+        """Copy the files of a folder to a real folder."""
         to.mkdir(parents=True, exist_ok=True)
         for name, node in self.system._folder(folder).entries.items():
             if isinstance(node, CachedFile):

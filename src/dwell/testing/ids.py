@@ -1,4 +1,4 @@
-"""The ids that verbs name: those that callers give, and those that the store has made."""
+"""The ids that verbs name: callers' ids, and ids that the store has made."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,18 @@ from dwell.testing.domains import IDS
 from dwell.testing.model import Model
 from dwell.testing.views import Views
 
-#: How the model calls a message whose id the store makes, until that is known.
+#: The model's name for a message whose id the store makes, until that is known.
 OPEN = "~?"
 
 
 class Ids:
-    """All ids that are known by now."""
+    """All known ids."""
 
     def __init__(self) -> None:
         self._made: list[str] = []
 
     def learn(self, ids: Sequence[str]) -> None:
-        """Note ids that the store has made for messages of one put."""
+        """Add ids that the store has made for messages of one put."""
         assert all(id_.startswith("~") for id_ in ids)
         assert not set(ids) & set(self._made), "an id was made twice"
         assert len(set(ids)) == len(ids), "an id was made twice"
@@ -29,11 +29,11 @@ class Ids:
         return len(self._made)
 
     def newest(self, start: int) -> list[str]:
-        """Return the made ids after the first so many, the newest first."""
+        """Return the made ids from ``start`` on, the newest first."""
         return self._made[start:][::-1]
 
     def find_made(self, model: Model, views: Views) -> None:
-        """Learn the ids that the store made, by the bodies, which are never the same twice."""
+        """Learn the ids that the store made from the bodies, which are all different."""
         ids = {view.body: id_ for (_, id_), view in views.items()}
         open_ids = [item.put for item in model.items.values() if item.put.id.startswith(OPEN)]
         names = {put.id: ids[put.body] for put in open_ids if put.body in ids}
@@ -43,7 +43,7 @@ class Ids:
     def picked(
         self, topic: str, picks: list[int], model: Model, *, first_dead: bool = False
     ) -> list[str]:
-        """Pick ids, first of messages that are there, then of others."""
+        """Pick ids, first of existing messages, then others."""
 
         def rank(id_: str) -> int:
             item = model.items.get((topic, id_))

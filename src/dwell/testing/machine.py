@@ -1,8 +1,8 @@
-"""A machine that drives a store and the model side by side and looks for a difference.
+"""A machine that runs a store and the model side by side and searches for a difference.
 
-Hypothesis chooses the verbs, small domains make them meet, and after each step everything that can
-be seen of the store must be what the model says. For a store that lives on disk, a subclass names
-the errors that a crash shows as and says how to open the store again; a verb that a crash cut off
+Hypothesis chooses the verbs, small domains make them affect each other, and after each step
+everything visible of the store must equal the model. For a store that lives on disk, a subclass
+names the errors that a crash causes and how to open the store again; a verb that a crash cut off
 may have happened or not, but nothing in between.
 """
 
@@ -64,7 +64,7 @@ from dwell.testing.views import (
 T = TypeVar("T")
 M = TypeVar("M")
 
-# A verb without anything to act on is tried too, but by picks that miss, and not most of the time.
+# A verb with nothing to act on is tried too, but through picks that miss, and not most of the time.
 
 
 def _has_receipts(machine: "StoreMachine") -> bool:
@@ -84,8 +84,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     Override :meth:`make_store`. A store that keeps its messages over a crash also sets
     ``can_reopen``, overrides :meth:`reopen`, and may add rules of its own that make a later verb
-    fail; ``crashes`` are the errors that such a verb raises. What must be there before the store
-    is made belongs in ``__init__`` before ``super().__init__()``; :meth:`teardown` cleans up.
+    fail; ``crashes`` are the errors of such a verb. Anything needed to make the store belongs in
+    ``__init__`` before ``super().__init__()``; :meth:`teardown` cleans up.
     """
 
     can_reopen: ClassVar[bool] = False
@@ -101,8 +101,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.bodies = itertools.count()
         self.latest_ms = self.clock.now_ms()
         self.has_crashed = False
-        # A step that only moved the clock is not looked at, or else looking would be the verb
-        # that brings the store up to the new time, and no other verb would ever have to.
+        # No comparison follows a step that only moved the clock: it would be the verb that brings
+        # the store up to the new time, and no other verb would ever have to.
         self.has_only_moved = False
         self.checked_events = 0
         self.notices = Notices(self.model)
@@ -116,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
         raise NotImplementedError
 
     async def reopen(self) -> Store:
-        """Let ``self.store`` die as in a crash; return one over what it left, not open yet."""
+        """End ``self.store`` as in a crash; return a store over its data, not open yet."""
         raise NotImplementedError
 
     def teardown(self) -> None:
@@ -132,7 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
         return self.loop.run_until_complete(call)
 
     def ask(self, call: Callable[[Store], Awaitable[T]]) -> T:
-        """Read from the store, once more if a crash came in between."""
+        """Read from the store, and once more after a crash in between."""
         self.model.tick(self.clock.now_ms())
         try:
             return self.run(call(self.store))
@@ -143,7 +143,7 @@ class StoreMachine(RuleBasedStateMachine):
     def do(
         self, predict: Callable[[Model], M], call: Callable[[Store], Awaitable[T]]
     ) -> tuple[M, T] | None:
-        """Let model and store do the same; return both answers, or None if there are none."""
+        """Run a verb on model and store; return both answers, or None without answers."""
         self.has_only_moved = False
         self.model.tick(self.clock.now_ms())
         before = self._copied()
@@ -164,7 +164,7 @@ class StoreMachine(RuleBasedStateMachine):
         act: Callable[[Model, Names], list[Item]],
         call: Callable[[Store], Awaitable[Batch]],
     ) -> tuple[list[Item], Batch] | None:
-        """Let the store take what is not foretold, and the model check it and do the same."""
+        """Run a take with an open result on the store; the model checks it and follows."""
         self.has_only_moved = False
         self.model.tick(self.clock.now_ms())
         before = self._copied()
@@ -190,9 +190,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.run(self.store.open())
 
     def _crash(self) -> None:
-        """Open the store again; the clock must not have gone back meanwhile.
+        """Open the store again; the clock must not have gone back since the last step.
 
-        What time did before the crash was perhaps not written down, and is done again after it.
+        Changes by time before the crash were perhaps not written, and are repeated after it.
         """
         assert self.can_reopen, "the store failed"
         self.clock.advance(max(self.latest_ms - self.clock.now_ms(), 0))
@@ -242,11 +242,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def store_is_like_the_model(self) -> None:
-        """Compare everything that can be seen."""
+        """Compare everything visible."""
         if self.has_only_moved:
             return
         views = self.ask(lambda store: view_of_store(store, TOPICS, limit=3))
-        # Dictionaries are equal in any order; a scan is not.
+        # Dictionaries are equal in any order; the order of a scan matters.
         assert list(views.items()) == list(self._expected(self.model, views).items())
         check_stats(self.ask(lambda store: store.stats()), views, self.model)
         self._check_events()
@@ -302,7 +302,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(_has_messages)
     @rule()
     def take_all(self) -> None:
-        """Take whatever there is, so that most runs have leases to work with."""
+        """Take all ready messages, so that most runs have leases to work with."""
         self._take(list(TOPICS), 100, 0, OWNERS[0])
 
     @precondition(_has_messages)
@@ -326,7 +326,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(_has_messages)
     @rule(topic=a_topic, picks=some_picks, lease_ms=a_lease_ms, owner=st.sampled_from(OWNERS))
     def take_ids(self, topic: str, picks: list[int], lease_ms: int, owner: str) -> None:
-        """Take some messages by their ids."""
+        """Take some messages by id."""
         ids = self.ids.picked(topic, picks, self.model)
         self._do_take(
             [topic],
@@ -357,7 +357,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(_has_receipts)
     @rule(owner=st.sampled_from(OWNERS))
     def held(self, owner: str) -> None:
-        """Ask again for what was taken; the receipts must be those of the take."""
+        """Ask again for held messages; the receipts must be the receipts of the take."""
         answers = self.do(lambda model: model.held(owner), lambda store: store.held(owner))
         if answers is None:
             return
@@ -372,7 +372,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(_has_receipts)
     @rule(picks=some_picks)
     def ack(self, picks: list[int]) -> None:
-        """Say that messages are done."""
+        """Report messages as done."""
         leases, receipts = self.receipts.picked(picks, self.model)
         self._do_each(lambda model: model.ack(leases), lambda store: store.ack(receipts))
 
@@ -392,7 +392,7 @@ class StoreMachine(RuleBasedStateMachine):
         counted: bool,
         priority: int | None,
     ) -> None:
-        """Give messages back, with one delay and error or each with its own."""
+        """Give messages back, with one delay and error or one each."""
         leases, receipts = self.receipts.picked(picks, self.model)
         size = len(leases)
         delay = np.array(delay_ms[:size], np.int64) if isinstance(delay_ms, list) else delay_ms
@@ -405,7 +405,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(_has_receipts)
     @rule(picks=some_picks, lease_ms=a_lease_ms)
     def touch(self, picks: list[int], lease_ms: int) -> None:
-        """Hold messages for longer, or shorter."""
+        """Move the ends of leases."""
         leases, receipts = self.receipts.picked(picks, self.model)
         self._do_each(
             lambda model: model.touch(leases, lease_ms),
@@ -436,7 +436,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(_has_messages)
     @rule(topic=a_topic, picks=some_picks)
     def cancel(self, topic: str, picks: list[int]) -> None:
-        """Forget messages."""
+        """Cancel messages."""
         ids = self.ids.picked(topic, picks, self.model)
         self._do_each(
             lambda model: model.cancel(topic, ids),
@@ -464,7 +464,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(_has_messages)
     @rule(topic=a_topic, picks=some_picks)
     def get(self, topic: str, picks: list[int]) -> None:
-        """Look at messages by id."""
+        """Read messages by id."""
         ids = self.ids.picked(topic, picks, self.model)
         answers = self.do(
             lambda model: view_of_model(model, TOPICS),
@@ -478,7 +478,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(topic=a_topic, limit=st.sampled_from((1, 2, 10)))
     def peek(self, topic: str, limit: int) -> None:
-        """Look at what comes first."""
+        """Read the first messages."""
         answers = self.do(
             lambda model: model.peek(topic, limit), lambda store: store.peek(topic, limit)
         )
@@ -493,7 +493,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(topic=a_topic, changes=some_changes)
     def configure(self, topic: str, changes: dict[str, Any]) -> None:
-        """Change some of what holds for a topic."""
+        """Change some of a topic's settings."""
         changes = self.model.foretold(topic, changes)
         answers = self.do(
             lambda model: model.configure(topic, changes),
@@ -511,7 +511,7 @@ class StoreMachine(RuleBasedStateMachine):
     def share(
         self, topic: str, bounds: dict[str, Any], keys: list[str | None], limits: list[int]
     ) -> None:
-        """Let takers share a topic with bounds that has many messages of few keys."""
+        """Run takers on a limited topic that has many messages of few keys."""
         self.configure(topic, bounds)
         self.put_without_ids(topic, [PLAIN._replace(key=key) for key in keys])
         for limit in limits:
@@ -528,7 +528,7 @@ class StoreMachine(RuleBasedStateMachine):
         if answers is None:
             return
         expected, promised = answers
-        # A store may wake up for nothing, but never too late.
+        # A store may wake up too early, but never too late.
         if promised is None:
             assert expected is None
         else:
@@ -538,14 +538,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(delta_ms=st.sampled_from((1, 100, 300, 300, 300, 500, 1_000, 1_000, 10_000, 3_600_000)))
     def advance(self, delta_ms: int) -> None:
-        """Let time pass."""
+        """Move the clock forward."""
         self._move_clock(delta_ms)
 
     @rule(delta_ms=st.sampled_from((1, 500, 1_500)))
     def turn_back(self, delta_ms: int) -> None:
-        """Let the clock jump back, but not to when an id that was forgotten was remembered.
+        """Move the clock back, but not to a time when a forgotten id was remembered.
 
-        Whether it would be known again then is of no use to anybody.
+        Whether the id would be known again then does not matter.
         """
         room_ms = max(self.clock.now_ms() - self.model.forgotten_ms, 0)
         self._move_clock(-min(delta_ms, room_ms))
@@ -558,5 +558,5 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.can_reopen)
     @rule()
     def crash(self) -> None:
-        """Let the store die between two verbs."""
+        """Crash the store between two verbs."""
         self._crash()

@@ -1,10 +1,10 @@
-"""The model: what a store means, in a dict and in sorted lists, and nothing more.
+"""The model: the behaviour of a store, in a dict and in sorted lists.
 
-Whatever a store answers, the model must have predicted. It shares no code with any store, and it
-is written to be read: each verb is a few lines, and nothing is fast. Two things make it short. A
-message that waits has no state of its own: it is ready when its due has come, and delayed until
-then, whichever way the clock went. And whoever drives the model calls :meth:`Model.tick` before
-each verb, as a store does by itself.
+The model must have predicted every answer of a store. It shares no code with any store, and is
+written to be read: each verb is a few lines, and nothing is fast. Two things make it short. A
+waiting message has no state of its own: it is ready when its due has come, and delayed until then,
+whichever way the clock went. And the caller of the model calls :meth:`Model.tick` before each verb,
+as a store does itself.
 
 Messages are named by topic and id, leases by a number that :meth:`Model.take` gives out.
 """
@@ -23,8 +23,8 @@ from dwell.retries import retry_delay_ms
 from dwell.store.base import Delays, Errors
 from dwell.testing.bucket import Bucket
 
-#: How many more of one key than of another may come while both have messages: one of the turn that
-#: the other has too, and may go before it.
+#: How many more messages of one key than of another may come while both have messages: one of the
+#: same turn may come first.
 _AHEAD = 1
 
 
@@ -44,9 +44,9 @@ class Entry:
 
 @dataclass(slots=True)
 class Item:
-    """One message, and where it is: dead since ``died_ms``, leased by a ``lease``, or waiting.
+    """One message and its state: dead since ``died_ms``, leased by a ``lease``, or waiting.
 
-    ``died_of_time`` says that no verb did it, so that nobody was promised when.
+    ``died_of_time`` tells that no verb did it, so that no caller was told when.
     """
 
     topic: str
@@ -61,21 +61,21 @@ class Item:
     lease: int = 0
     lease_until_ms: int = 0
     owner: str = ""
-    #: How many messages of each key have come while this one could be given.
+    #: How many messages of each key have come while this one was available.
     passed: Counter[str | None] = field(default_factory=Counter)
 
 
-#: The topics and ids of messages, and those that a store has chosen where that was not foretold.
+#: Topics and ids of messages, and messages that a store chose where the model cannot predict it.
 Names = Sequence[tuple[str, str]]
 Given = Names | None
 
-#: What an event says: time, kind, topic, id, due and attempt.
+#: The data of an event: time, kind, topic, id, due and attempt.
 Fact = tuple[int, Kind, str, str, int, int]
 
 
 @dataclass
 class Model:
-    """All messages of a store, and all that is known beside them."""
+    """All messages of a store, and its other state."""
 
     now_ms: int = 0
     items: dict[tuple[str, str], Item] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Model:
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Let it be now: leases end, messages expire, acked ids are forgotten."""
+        """Move to a new time: leases end, messages expire, acked ids are forgotten."""
         if now_ms < self.now_ms:
             self._wait_again(now_ms)
         self.now_ms = now_ms
@@ -107,7 +107,7 @@ class Model:
                 self.forgotten_ms = max(self.forgotten_ms, until_ms)
 
     def lapse(self, item: Item) -> None:
-        """Let a lease end, if that is over."""
+        """End a lease, if its time is over."""
         if not item.lease or item.lease_until_ms > self.now_ms:
             return
         self._end_lease(item)
@@ -118,26 +118,27 @@ class Model:
             self._note(Kind.LAPSE, item)
 
     def expire(self, item: Item) -> None:
-        """Let a message die that nobody took in time."""
+        """Bury a message that was not taken in time."""
         if not item.lease and not item.died_ms and 0 < item.expires_ms <= self.now_ms:
             item.died_ms, item.died_of_time, item.error = self.now_ms, True, "expired"
             self._note(Kind.EXPIRE, item)
 
     def hear_of_deaths(self, died_ms: Mapping[tuple[str, str], int]) -> None:
-        """Believe a store that was opened anew when time ended a message.
+        """Accept the times of deaths by time from a reopened store.
 
-        What time did is not promised to be there after a crash, and is done again then. By a verb,
-        a message died when that was answered.
+        Changes by time may be lost in a crash, and are repeated then. A message that a verb buried
+        died when the verb was answered.
         """
         for name, item in self.items.items():
-            # What expired once, was kicked and then used up keeps its error, but has no expiry.
+            # A message that expired, was kicked and then used up its attempts keeps its error, but
+            # has no expiry.
             earliest_ms = max(item.expires_ms, 1) if item.error == "expired" else 1
-            # It may lie ahead, as the clock may have gone back since.
+            # The time may lie ahead, because the clock may have gone back since.
             if item.died_of_time and died_ms.get(name, 0) >= earliest_ms:
                 item.died_ms = died_ms[name]
 
     def deadline_ms(self) -> int | None:
-        """Return when time next changes something."""
+        """Return the time of the next change by time."""
         times = []
         for item in self.items.values():
             if item.lease:
@@ -149,7 +150,7 @@ class Model:
     # --- verbs --------------------------------------------------------------------------------
 
     def put(self, topic: str, entries: Sequence[Entry], on_conflict: str) -> list[Result]:
-        """Add messages, one after the other; a batch that is refused adds none."""
+        """Add messages, one after the other; a refused batch adds none."""
         settings = self.topic(topic)
         pending = sum(
             item.topic == topic and not item.lease and not item.died_ms
@@ -174,10 +175,10 @@ class Model:
     def take(
         self, topics: Sequence[str], limit: int, lease_ms: int, owner: str, given: Given = None
     ) -> list[Item]:
-        """Lease what is ready, by priority, due and arrival.
+        """Lease ready messages, by priority, due and arrival.
 
-        Where a topic's rate or its fairness leaves it open which these are, ``given`` says what the
-        store has given, which is checked.
+        Where a topic's rate or fairness leaves the choice open, ``given`` is the store's choice,
+        which is checked.
         """
         taken: list[Item] = []
         for topic in dict.fromkeys(topics):
@@ -191,7 +192,7 @@ class Model:
     def take_ids(
         self, topic: str, ids: Sequence[str], lease_ms: int, owner: str, given: Given = None
     ) -> list[Item]:
-        """Lease those of some messages that may be taken; ``given`` is as in :meth:`take`."""
+        """Lease some messages by id, if they may be taken; ``given`` is as in :meth:`take`."""
         going = [] if self.topic(topic).paused else self.givable(topic)
         found = [self.items.get((topic, id_)) for id_ in dict.fromkeys(ids)]
         wanted = [item for item in found if item in going]
@@ -204,15 +205,15 @@ class Model:
         return self._lease_all(topic, wanted[:number], lease_ms, owner)
 
     def is_foretold(self, topics: Iterable[str]) -> bool:
-        """Tell whether it is known which messages a take from some topics gives."""
+        """Tell whether the result of a take from some topics can be predicted."""
         return not any(self.topic(topic).fair or self.topic(topic).rate for topic in topics)
 
     def _chosen(self, topic: str, going: list[Item], most: int, given: Names) -> list[Item]:
-        """Return what a store has given of a topic; it is what it may be."""
+        """Return the messages that a store has given of a topic, after a check."""
         chosen = [self.items[name] for name in given if name[0] == topic]
         if self.topic(topic).fair:
             assert all(item in going for item in chosen), f"{given} is more than may be given"
-            # How many there are of a turn is not told: a take may end with one.
+            # The number of messages of a turn is unknown: a take may end with it.
             self._check_number(topic, most, len(chosen), fewer=True)
         else:
             assert chosen == going[: len(chosen)], f"{given} is not what comes first"
@@ -220,7 +221,7 @@ class Model:
         return chosen
 
     def _check_number(self, topic: str, most: int, count: int, *, fewer: bool = False) -> None:
-        """Check how many were taken of a topic that may have a rate."""
+        """Check how many messages were taken of a topic that may have a rate."""
         least = min(most, 1) if fewer else most
         if self.topic(topic).rate:
             bounds = self.buckets[topic].bounds()
@@ -228,7 +229,7 @@ class Model:
         assert least <= count <= most, f"{count} are taken where {least} to {most} may be"
 
     def _pass_over(self, topic: str, going: list[Item], chosen: list[Item]) -> None:
-        """Check that a key whose messages stay has had about as many as the others."""
+        """Check that a key whose messages stay has had about as many turns as the others."""
         if not self.topic(topic).fair:
             return
         came = Counter(self.key(item) for item in chosen)
@@ -244,7 +245,7 @@ class Model:
             assert all(count <= most for count in item.passed.values()), f"{item} has no turn"
 
     def _skip(self, item: Item) -> None:
-        """Note that a message leaves otherwise than by its turn."""
+        """Note that a message leaves without its turn."""
         self.skipped[item.topic, self.key(item)] += 1
         item.passed.clear()
 
@@ -253,13 +254,13 @@ class Model:
         return decode_extra(item.put.extra).key
 
     def begin_life(self) -> None:
-        """Note that the store was opened: turns begin, and buckets may be full."""
+        """Note that the store was opened: turns restart, and buckets may be full."""
         for bucket in self.buckets.values():
             bucket.fill()
         self._deal_turns()
 
     def _wait_again(self, now_ms: int) -> None:
-        """Take their turns from messages that are not due any more, as the clock went back."""
+        """Take the turns from messages that are no longer due, because the clock went back."""
         for item in self.items.values():
             if item.due_ms > now_ms:
                 self._skip(item)
@@ -270,14 +271,14 @@ class Model:
             item.passed.clear()
 
     def peek(self, topic: str, limit: int) -> list[str]:
-        """Return the ids of what a take would give, were the topic not paused and had it room."""
+        """Return the ids that a take would give, if the topic were not paused and not full."""
         return [item.put.id for item in self.givable(topic)[:limit]]
 
     def givable(self, topic: str) -> list[Item]:
-        """Return the ready messages that no other of their key holds back, by their order.
+        """Return the ready messages not held back by another of their key, in order.
 
-        One that was taken and is not done holds its key, also when it waits for its retry. There
-        are several of these if they were taken before the topic was ordered.
+        A message that was taken and is not done holds its key, even while it waits for its retry.
+        Several hold it if they were taken before the topic was ordered.
         """
         ready = sorted(self.in_state(topic, State.READY), key=order_of)
         begun = sorted(self.begun(topic), key=lambda item: (not item.lease, *order_of(item)))
@@ -287,7 +288,7 @@ class Model:
         return [item for item in ready if self.lane(item) is None or first[self.lane(item)] is item]
 
     def lane(self, item: Item) -> str | None:
-        """Return the key of which one message is taken at a time."""
+        """Return the key whose messages are taken one at a time."""
         return self.key(item) if self.topic(item.topic).ordered else None
 
     def begun(self, topic: str) -> list[Item]:
@@ -299,13 +300,13 @@ class Model:
         ]
 
     def room(self, topic: str) -> int:
-        """Return how many messages of a topic may be taken."""
+        """Return how many messages of a topic may be taken, at most."""
         most = self.topic(topic).most_leased
         leased = len(self.in_state(topic, State.LEASED))
         return max(most - leased, 0) if most else len(self.items)
 
     def allowed(self, topic: str) -> int:
-        """Return how many messages of a topic may be taken at least."""
+        """Return how many messages of a topic may be taken, at least."""
         room = self.room(topic)
         return min(room, self.buckets[topic].bounds()[0]) if self.topic(topic).rate else room
 
@@ -324,7 +325,7 @@ class Model:
         self._note(Kind.TAKE, item)
 
     def ack(self, leases: Sequence[int]) -> list[Result]:
-        """Forget messages that are done; a caller's own id is remembered."""
+        """Delete messages that are done; a caller's own id is remembered."""
 
         def ack(item: Item, _: int) -> Result:
             self._note(Kind.ACK, item)
@@ -346,7 +347,7 @@ class Model:
         counted: bool,
         priority: int | None = None,
     ) -> list[Result]:
-        """Give messages back, or bury those without an attempt left."""
+        """Give messages back, or bury messages without an attempt left."""
         delays_ms = None if delay_ms is None else np.broadcast_to(delay_ms, len(leases)).tolist()
 
         def release(item: Item, at: int) -> Result:
@@ -375,7 +376,7 @@ class Model:
         return self._each_lease(leases, release)
 
     def touch(self, leases: Sequence[int], lease_ms: int) -> list[Result]:
-        """Let leases end so long after now."""
+        """Move the ends of leases to ``lease_ms`` from now."""
 
         def touch(item: Item, _: int) -> Result:
             own_lease_ms = item.put.lease_ms or self.topic(item.topic).lease_ms
@@ -416,7 +417,7 @@ class Model:
         return [kick(self.items.get((topic, id_))) for id_ in ids]
 
     def cancel(self, topic: str, ids: Sequence[str]) -> list[Result]:
-        """Forget messages that nobody has."""
+        """Delete messages that are not leased."""
 
         def cancel(item: Item) -> Result:
             if item.lease:
@@ -454,9 +455,9 @@ class Model:
         return self.settings[topic]
 
     def foretold(self, topic: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return changes without one of the order while messages of the topic are taken.
+        """Return changes, without a change of the order while messages of the topic are taken.
 
-        Which comes first of several of a key that were taken before is foretold nowhere.
+        The order of several messages of a key that were taken before cannot be predicted.
         """
         is_kept = bool(self.begun(topic))
         return {name: value for name, value in changes.items() if name != "ordered" or not is_kept}
@@ -464,11 +465,11 @@ class Model:
     # --- reading ------------------------------------------------------------------------------
 
     def topic(self, topic: str) -> TopicSettings:
-        """Return what holds for a topic."""
+        """Return the settings of a topic."""
         return self.settings.get(topic, TopicSettings())
 
     def state(self, item: Item) -> State:
-        """Return the one state of a message, now."""
+        """Return the present state of a message."""
         if item.died_ms or item.lease:
             return State.DEAD if item.died_ms else State.LEASED
         return State.READY if item.due_ms <= self.now_ms else State.DELAYED
@@ -479,12 +480,12 @@ class Model:
         return sorted(items, key=lambda item: (item.due_ms, item.arrival))
 
     def held(self, owner: str) -> list[Item]:
-        """Return what an owner has."""
+        """Return the messages that an owner holds."""
         items = [item for item in self.items.values() if item.lease and item.owner == owner]
         return sorted(items, key=lambda item: (item.due_ms, item.arrival))
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Give messages the ids that a store made for them, once they are known."""
+        """Set the ids of messages to the ids that a store made for them, once known."""
         for (topic, old), item in list(self.items.items()):
             if old in names:
                 del self.items[topic, old]
@@ -554,5 +555,5 @@ class Model:
 
 
 def order_of(item: Item) -> tuple[int, int, int]:
-    """Return what messages are taken by."""
+    """Return the sort key of a take."""
     return item.put.priority, item.due_ms, item.arrival

@@ -1,7 +1,7 @@
-"""A folder as the system's memory has it, and as the disk has it, which is not the same.
+"""A folder with two sets of names: in the system's memory and on the disk.
 
-A name that was made, changed or removed is so in memory at once, and on the disk for good once the
-folder was synced. Until then any of the changes may be on the disk, and the others not.
+A made, changed or removed name is so in memory at once, and on the disk for good once the folder is
+synced. Until then any subset of the changes may be on the disk.
 """
 
 import random
@@ -11,7 +11,7 @@ from dwell.testing.cached import CachedFile
 
 
 class _Change(NamedTuple):
-    """A name that now means ``node``, and one that does not any more; a rename is both at once."""
+    """A changed name: the new one has ``node``, the old one is gone; a rename does both at once."""
 
     made: str | None
     gone: str | None
@@ -19,10 +19,10 @@ class _Change(NamedTuple):
 
 
 class CachedFolder:
-    """Names in memory, and those that the disk surely has."""
+    """Names in memory, and names that are surely on disk."""
 
     def __init__(self, *, is_real: bool = False) -> None:
-        #: Whether a real folder has its name, so that the folders in that one are there as well.
+        #: Whether it stands for a real folder, so that the real folders inside exist as well.
         self.is_real = is_real
         #: The open folder that has the lock, -1 for none.
         self.lock_fd = -1
@@ -31,22 +31,22 @@ class CachedFolder:
         self._changes: list[_Change] = []
 
     def unsynced(self) -> list[str]:
-        """Return the names that no sync of the folder has covered since they were changed."""
+        """Return the names changed since the last sync of the folder."""
         return [name for change in self._changes for name in change[:2] if name is not None]
 
     def add(self, name: str, node: "Node") -> None:
-        """Let a name mean a file or a folder."""
+        """Add a name for a file or a folder."""
         self.entries[name] = node
         self._changes.append(_Change(name, None, node))
 
     def remove(self, name: str) -> "Node":
-        """Forget a name."""
+        """Remove a name."""
         node = self.entries.pop(name)
         self._changes.append(_Change(None, name, node))
         return node
 
     def rename(self, old: str, new: str) -> "Node | None":
-        """Let a name mean what another meant; return what it meant before."""
+        """Move a name's node to another name; return the node that this name had."""
         node = self.entries.pop(old)
         before = self.entries.get(new)
         self.entries[new] = node
@@ -54,21 +54,21 @@ class CachedFolder:
         return before
 
     def add_real(self, name: str) -> "CachedFolder":
-        """Let a folder be there that was there always."""
+        """Add a folder that has always existed."""
         self.entries[name] = self._safe[name] = folder = CachedFolder(is_real=True)
         return folder
 
     def sync(self) -> None:
-        """Let the disk have the names."""
+        """Copy the names to the disk."""
         self._safe = dict(self.entries)
         self._changes.clear()
 
     def only_synced(self) -> "CachedFolder":
-        """Return a folder of what the disk surely has."""
+        """Return a folder with only the names that are surely on disk."""
         return self._of({name: node.only_synced() for name, node in self._safe.items()})
 
     def lose_power(self, chance: random.Random) -> "CachedFolder":
-        """Return what is there after a power cut."""
+        """Return the folder after a power cut."""
         survived = dict(self._safe)
         part = chance.choice((0.0, 0.5, 0.5, 0.9, 1.0))
         for change in self._changes:
@@ -88,7 +88,7 @@ class CachedFolder:
         return folder
 
     def copied(self) -> "CachedFolder":
-        """Return a folder like this one, with the same things unsynced."""
+        """Return a copy of this folder, with the same changes unsynced."""
         copies: dict[int, Node] = {}
 
         def copy(node: "Node") -> "Node":

@@ -1,4 +1,4 @@
-"""What a store has to tell the queue, beside the model: whom to wake, and when to look again."""
+"""The calls of a store to the queue, compared with the model: wakes and deadlines."""
 
 from collections import Counter
 
@@ -7,13 +7,13 @@ from dwell.testing.model import Model
 
 
 class Notices:
-    """What a store has told since it was last looked at."""
+    """The calls of a store since the last check."""
 
     def __init__(self, model: Model) -> None:
         self.expect_nothing(model)
 
     def listen(self, store: Store) -> None:
-        """Hear what a store tells."""
+        """Receive the calls of a store."""
         store.wake = self._on_wake
         store.plan = self._on_plan
 
@@ -25,22 +25,22 @@ class Notices:
         self._is_planned = True
 
     def expect_nothing(self, model: Model) -> None:
-        """Take note of what is ready already; the queue asks for the deadline first of all."""
+        """Note the messages that are ready already; the queue asks for the deadline first."""
         self._woken: Counter[str] = Counter()
         self._takeable = _takeable(model)
         self._is_planned = True
         self._promised_ms: int | None = None
 
     def expect_plans(self) -> None:
-        """Say that the deadline is asked for: what came nearer before is known by that."""
+        """Note that the deadline is asked for, which covers earlier plans."""
         self._is_planned = False
 
     def promise(self, deadline_ms: int | None) -> None:
-        """Say which deadline the store has named, as the queue sleeps until then."""
+        """Note the deadline that the store has named, until which the queue sleeps."""
         self._is_planned, self._promised_ms = False, deadline_ms
 
     def check(self, model: Model) -> None:
-        """Check that nobody who waits for a message or a deadline sleeps on."""
+        """Check that no taker that waits for a message or a deadline sleeps too long."""
         takeable = _takeable(model)
         new = Counter(
             {
@@ -57,10 +57,10 @@ class Notices:
 
 
 def _takeable(model: Model) -> dict[str, set[str]]:
-    """Return what may be taken, by topic; nothing where a topic has no room.
+    """Return the messages that may be taken, by topic; nothing for a full topic.
 
-    Messages of an ordered topic are named by their keys, of which one may be taken: who is woken
-    for a key finds what is its first by then.
+    Messages of an ordered topic are represented by their keys, because one message of each may be
+    taken: a taker woken for a key gets its first message at that time.
     """
     topics = {topic for topic, _ in model.items if not model.topic(topic).paused}
     return {

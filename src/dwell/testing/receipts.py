@@ -1,4 +1,4 @@
-"""The receipts that a store has given, each beside the model's number of the lease."""
+"""The receipts that a store has given, each with the model's number of the lease."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from dwell.testing.views import receipt_words, view_of_message
 
 
 class Receipts:
-    """The receipts of all takes, good and stale, in the order in which they were given."""
+    """The receipts of all takes, good and stale, in the order of the takes."""
 
     def __init__(self) -> None:
         self._given: list[tuple[int, tuple[int, int]]] = []
@@ -19,11 +19,11 @@ class Receipts:
 
     @property
     def count(self) -> int:
-        """How many were given."""
+        """How many receipts were given."""
         return len(self._given)
 
     def newest(self, start: int) -> list[tuple[int, int]]:
-        """Return those that were given after the first so many, the newest first."""
+        """Return the receipts given from ``start`` on, the newest first."""
         return [words for _, words in reversed(self._given[start:])]
 
     def check_new(self, batch: Batch) -> None:
@@ -32,13 +32,13 @@ class Receipts:
         assert not known & set(receipt_words(batch)), "a receipt was given twice"
 
     def check_held(self, items: list[Item], batch: Batch) -> None:
-        """Check that messages that are held have the receipts of their takes."""
+        """Check that held messages have the receipts of their takes."""
         known = dict(self._given)
         for item, words in zip(items, receipt_words(batch), strict=True):
             assert known.get(item.lease, words) == words
 
     def learn(self, items: list[Item], batch: Batch, store_number: int) -> None:
-        """Note the receipts of messages that are what the model says."""
+        """Add the receipts of messages that equal the model's."""
         assert all(words[0] >> 32 == store_number for words in receipt_words(batch))
         for item, message, words in zip(items, batch, receipt_words(batch), strict=True):
             assert view_of_message(message).attempt == item.attempt
@@ -47,7 +47,7 @@ class Receipts:
             self._given.append((item.lease, words))
 
     def picked(self, picks: list[int], model: Model) -> tuple[list[int], U64]:
-        """Pick receipts, first of those that hold, then of the others: leases and receipts."""
+        """Pick receipts, good before stale: leases and receipts."""
         good = {item.lease for item in model.items.values() if item.lease}
         newest = self._given[::-1]
         known = sorted(newest, key=lambda receipt: receipt[0] not in good)

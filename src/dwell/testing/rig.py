@@ -1,4 +1,4 @@
-"""What the suite's tests stand on: a store, a clock that is moved by hand, and short words."""
+"""The base of the suite's tests: a store, a clock moved by hand, and short helpers."""
 
 import asyncio
 import functools
@@ -51,7 +51,7 @@ class Suite:
 
 
 def scenario(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Make an ``async`` test of a :class:`Suite` one that pytest runs; ``rig`` is handed to it."""
+    """Turn an ``async`` test of a :class:`Suite`, which gets a ``rig``, into a pytest test."""
 
     @functools.wraps(test)
     def run(self: Suite, **arguments: Any) -> None:
@@ -65,7 +65,7 @@ def scenario(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 class Rig:
-    """A store with its clock; times are spans from now, answers are words, the topic is ``t``."""
+    """A store with its clock; times count from now, answers are words, the topic is ``t``."""
 
     def __init__(self, store: Store, clock: SimulatedClock) -> None:
         self.store = store
@@ -82,12 +82,12 @@ class Rig:
         self.plans += 1
 
     def hush(self) -> None:
-        """Forget what the store has told until now."""
+        """Drop the calls of the store until now."""
         self.woken, self.plans = Counter(), 0
 
     @property
     def now_ms(self) -> int:
-        """The time."""
+        """The present time."""
         return self.clock.now_ms()
 
     def advance(self, delta_ms: int) -> None:
@@ -95,12 +95,12 @@ class Rig:
         self.clock.advance(delta_ms)
 
     async def tick(self) -> int | None:
-        """Tell the store the time; return how far away it says that its next deadline is."""
+        """Tell the store the time; return the time left until its next deadline."""
         deadline_ms = await self.store.tick(self.now_ms)
         return None if deadline_ms is None else deadline_ms - self.now_ms
 
     async def configure(self, topic: str = "t", **values: Any) -> None:
-        """Set what holds for a topic; what is not said is as usual."""
+        """Set the settings of a topic; those not given get their defaults."""
         await self.store.configure(topic, structs.asdict(TopicSettings(**values)))
 
     # --- verbs --------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Rig:
     async def put(
         self, *ids: str, topic: str = "t", on_conflict: str = "keep", **values: Any
     ) -> list[str]:
-        """Put messages that are alike in one batch; each one's body is its id."""
+        """Put equal messages in one batch; each one's body is its id."""
         entries = [self.entry(id_, **values) for id_ in ids]
         return await self.put_entries(entries, topic, on_conflict)
 
@@ -157,15 +157,15 @@ class Rig:
         return list((await self.take(limit, topics=topics)).ids)
 
     async def take_by_ids(self, *ids: str, lease_ms: int = 0, owner: str = "me") -> Batch:
-        """Take messages by their ids."""
+        """Take messages by id."""
         return await self.store.take_ids("t", encoded(ids), lease_ms, owner)
 
     async def peek_ids(self, limit: int = 1000) -> list[str]:
-        """Return the ids of what a take would give first."""
+        """Return the ids that a take would give first."""
         return list((await self.store.peek("t", limit)).ids)
 
     async def ack(self, receipts: U64) -> list[str]:
-        """Say that messages are done."""
+        """Ack messages."""
         return words(await self.store.ack(receipts))
 
     async def release(
@@ -193,11 +193,11 @@ class Rig:
         return words(await self.store.kick(topic, encoded(ids), due_ms))
 
     async def cancel(self, *ids: str, topic: str = "t") -> list[str]:
-        """Forget messages."""
+        """Cancel messages."""
         return words(await self.store.cancel(topic, encoded(ids)))
 
     async def reschedule(self, *ids: str, topic: str = "t", delay_ms: int = 0) -> list[str]:
-        """Let messages fall due so long from now."""
+        """Set the dues of messages, relative to now."""
         due_ms = np.full(len(ids), self.now_ms + delay_ms, np.int64)
         return words(await self.store.reschedule(topic, encoded(ids), due_ms))
 
@@ -212,22 +212,22 @@ class Rig:
         return [told(one) for one in await self.store.get(topic, ids)]
 
     async def get(self, id_: str, topic: str = "t") -> Message:
-        """Return a message that is there."""
+        """Return an existing message."""
         message = await self.find(id_, topic)
         assert message is not None, f"{id_!r} is gone"
         return message
 
     async def state(self, id_: str, topic: str = "t") -> State:
-        """Return where a message is."""
+        """Return the state of a message."""
         message = await self.find(id_, topic)
         return State.GONE if message is None else message.state
 
     async def events(self, position: int = 0) -> list[Event]:
-        """Return what happened from a position on."""
+        """Return the events from a position on."""
         return await events_from(self.store, position)
 
     async def happened(self, start: int = 0) -> list[str]:
-        """Return what happened, as ``kind id``."""
+        """Return the events, as ``kind id``."""
         return [f"{event.kind} {event.id}" for event in await self.events(start)]
 
 
@@ -237,18 +237,18 @@ def words(results: U8) -> list[str]:
 
 
 def encoded(ids: Iterable[str]) -> list[bytes]:
-    """Return ids as a store wants them."""
+    """Return ids in the form that a store takes."""
     return [id_.encode() for id_ in ids]
 
 
 def receipts_of(batch: Batch) -> U64:
-    """Return the receipts of what was taken."""
+    """Return the receipts of taken messages."""
     assert batch.receipts is not None, "a take without receipts"
     return batch.receipts
 
 
 def told(found: Message | StoreDamaged | None) -> Message | None:
-    """Return what a get has found; raises the error that may stand in its place."""
+    """Return the result of a get; raises the error that may stand in its place."""
     if isinstance(found, StoreDamaged):
         raise found
     return found

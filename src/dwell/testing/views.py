@@ -1,4 +1,4 @@
-"""A store and the model, each seen whole and in the same terms, so that they can be compared."""
+"""Complete views of a store and of the model in the same terms, for comparison."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,15 +19,15 @@ from dwell.testing.model import Entry, Fact, Item, Model, order_of
 
 T = TypeVar("T")
 
-#: The states that a message can be found in.
+#: The possible states of an existing message.
 STATES = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
 
-#: What happens by time alone; a store may do what falls due together in any order.
+#: Events by time alone; a store may process events of one moment in any order.
 OF_TIME = (Kind.LAPSE, Kind.EXHAUST, Kind.EXPIRE)
 
 
 class View(NamedTuple):
-    """All that can be seen of a message, but for its name and its receipt."""
+    """Everything visible of a message except its name and its receipt."""
 
     state: State
     due_ms: int
@@ -65,7 +65,7 @@ def puts_of(topic: str, entries: Sequence[Entry], *, own_ids: bool = True) -> Pu
 
 
 def view_of_message(message: Message) -> View:
-    """Return what a store shows of a message."""
+    """Return the view of a store's message."""
     return View(*(getattr(message, _RENAMED.get(name, name)) for name in View._fields))
 
 
@@ -73,7 +73,7 @@ _RENAMED = {"error": "last_error"}
 
 
 def view_of_item(model: Model, item: Item) -> View:
-    """Return what the model knows of a message."""
+    """Return the view of a model's message."""
     put, extra = item.put, decode_extra(item.put.extra)
     return View(
         state=model.state(item),
@@ -108,7 +108,7 @@ async def scan_all(store: Store, topic: str, state: State, limit: int = 1000) ->
 
 
 async def view_of_store(store: Store, topics: Iterable[str], limit: int = 1000) -> Views:
-    """Return all messages of some topics; each stands in one state only."""
+    """Return all messages of some topics; each must be in one state only."""
     views: Views = {}
     for topic in topics:
         for state in STATES:
@@ -130,7 +130,7 @@ def view_of_model(model: Model, topics: Iterable[str]) -> Views:
 
 
 def taken_since(model: Model, views: Views) -> list[tuple[str, str]]:
-    """Return the names of the messages that were taken once since the model was as it is."""
+    """Return the names of the messages taken exactly once since the state of the model."""
     items = sorted(model.items.values(), key=order_of)
     names = ((item.topic, item.put.id, item.attempt + 1) for item in items)
     return [
@@ -157,11 +157,11 @@ def facts_of(events: Iterable[Event]) -> list[Fact]:
 
 
 def settled(facts: Iterable[Fact], *, with_times: bool = True) -> list[Fact]:
-    """Sort facts by message: what happens to one is in order, whatever happens to others between.
+    """Sort facts by message: the events of each message stay in order.
 
-    A store may do the parts of one batch, and what falls due together, in any order. Without
-    ``with_times`` the times of what time alone brought are 0: a store that crashed may have found
-    them again later.
+    A store may do the parts of one batch, and messages that fall due together, in any order.
+    Without ``with_times`` the times of events by time alone are 0: a store that crashed may have
+    repeated them later.
     """
     plain = [fact if with_times or fact[1] not in OF_TIME else (0, *fact[1:]) for fact in facts]
     return sorted(plain, key=lambda fact: (fact[2], fact[3]))
@@ -173,7 +173,7 @@ def counts_of(views: Views) -> Counter[tuple[str, str]]:
 
 
 def check_stats(stats: Stats, views: Views, model: Model) -> None:
-    """Check that counts are those of the messages that are there, and of what has happened."""
+    """Check that counts equal the existing messages and the events so far."""
     found = {
         (topic, state): getattr(counts, state)
         for topic, counts in stats.topics.items()
@@ -184,7 +184,7 @@ def check_stats(stats: Stats, views: Views, model: Model) -> None:
 
 
 def attempt(act: Callable[[], T]) -> tuple[type[Exception] | None, T | None]:
-    """Return what an act refuses with, or what it answers."""
+    """Return the error of an action, or its answer."""
     try:
         return None, act()
     except (IdExists, TopicFull) as error:
@@ -192,12 +192,12 @@ def attempt(act: Callable[[], T]) -> tuple[type[Exception] | None, T | None]:
 
 
 def same(predicted: list[Result], results: U8) -> None:
-    """Check that a verb answered what was predicted."""
+    """Check that a verb gave the predicted answer."""
     assert [Result(int(code)) for code in results] == predicted
 
 
 def receipt_words(batch: Batch) -> list[tuple[int, int]]:
-    """Return the receipts of what was taken as pairs of numbers."""
+    """Return the receipts of taken messages as pairs of numbers."""
     receipts = batch.receipts
     assert receipts is not None, "a take without receipts"
     return [(first, second) for first, second in receipts.tolist()]

@@ -1,7 +1,7 @@
-"""The suite: what every store must do, as pytest tests.
+"""The suite: the required behaviour of every store, as pytest tests.
 
-Subclass :class:`StoreSuite`, say how a store is made, and name the class so that pytest finds it.
-A store that lives in a folder takes it from an autouse fixture::
+Subclass :class:`StoreSuite`, define how a store is made, and name the class so that pytest finds
+it. A store that lives in a folder takes it from an autouse fixture::
 
     class TestMyStore(StoreSuite):
         @pytest.fixture(autouse=True)
@@ -11,7 +11,7 @@ A store that lives in a folder takes it from an autouse fixture::
         async def make_store(self, clock):
             return MyStore(self.path, clock=clock)
 
-A store of several shards says how many, and goes without the rules that hold within one::
+A store of several shards sets their number, and skips the rules that hold within one::
 
     class TestMyShards(StoreSuite):
         shards = 4
@@ -53,6 +53,6 @@ class StoreSuite(
     Queries,
     Versions,
 ):
-    """Everything; override ``make_store``."""
+    """All tests; override ``make_store``."""
 
     shards = 1

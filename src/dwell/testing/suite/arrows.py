@@ -1,7 +1,7 @@
-"""The arrows of the state machine, each walked once, and the pairs of verb and state without one.
+"""The arrows of the state machine, each tested once, and the pairs of verb and state without one.
 
-The cases are made from :data:`dwell.message.TRANSITIONS`: an arrow that is added there fails here
-until it is known how to walk it.
+The cases are made from :data:`dwell.message.TRANSITIONS`: a new arrow fails here until a test for
+it is defined.
 """
 
 import itertools
@@ -44,7 +44,7 @@ async def reach(rig: Rig, state: State, expires_in_ms: int | None = None) -> U64
 
 
 async def prepare(rig: Rig, arrow: Transition) -> U64:
-    """Bring ``x`` to where an arrow starts, with what its note asks for."""
+    """Bring ``x`` to the start of an arrow, with the condition in its note."""
     if arrow.note == "attempts used":
         await rig.configure(max_attempts=1)
     if arrow.result is Result.DROPPED:
@@ -58,19 +58,19 @@ async def prepare(rig: Rig, arrow: Transition) -> U64:
 
 
 async def wait(rig: Rig, delta_ms: int) -> list[str]:
-    """Let time pass."""
+    """Move the clock forward."""
     rig.advance(delta_ms)
     await rig.tick()
     return []
 
 
 async def take(rig: Rig) -> list[str]:
-    """Take what is there."""
+    """Take the ready messages."""
     assert await rig.take_ids() == ["x"]
     return []
 
 
-#: How each verb is called; the receipt is that of the last take.
+#: The call of each verb; the receipt is from the last take.
 ACTS: dict[str, Act] = {
     "put": lambda rig, _: rig.put("x", delay_ms=LATER_MS),
     "replace": lambda rig, _: rig.put("x", delay_ms=LATER_MS, on_conflict="replace"),
@@ -94,12 +94,12 @@ NO_ARROWS = [pair for pair in itertools.product(BY_ID, State) if pair not in ARR
 
 
 def act_of(arrow: Transition) -> Act:
-    """Return how an arrow is walked."""
+    """Return the call for an arrow."""
     return ACTS["replace" if "replace" in arrow.note else arrow.verb]
 
 
 async def spend_receipt(rig: Rig, state: State) -> U64:
-    """Take ``x``, and bring it into a state in which that receipt is worth nothing."""
+    """Take ``x``, and bring it into a state that makes the receipt stale."""
     await rig.put("x")
     receipts = receipts_of(await rig.take())
     if state is State.GONE:
@@ -119,7 +119,7 @@ class Arrows(Suite):
     @pytest.mark.parametrize("arrow", TRANSITIONS, ids=name_of)
     @scenario
     async def test_arrow(self, rig: Rig, arrow: Transition) -> None:
-        """The verb answers, moves and reports what the table says."""
+        """The verb answers, moves and reports according to the table."""
         if arrow.result is Result.DROPPED:
             skip_over_shards(self)
         receipts = await prepare(rig, arrow)

@@ -15,7 +15,7 @@ class Fairness(Suite):
     @within_a_shard
     @scenario
     async def test_fair_gives_each_key_its_turn(self, rig: Rig) -> None:
-        """Keys take turns, each in its own order, whoever put how many first."""
+        """Keys take turns, each in its own order, no matter which put how many first."""
         await rig.configure(fair=True)
         await rig.put(*(f"a{number}" for number in range(6)), key="a")
         await rig.put("b0", "b1", "b2", key="b")
@@ -34,7 +34,7 @@ class Fairness(Suite):
     @within_a_shard
     @scenario
     async def test_fair_as_messages_fall_due(self, rig: Rig) -> None:
-        """A flood that falls due first does not hold up what falls due later."""
+        """A flood that falls due first does not delay messages that fall due later."""
         await rig.configure(fair=True)
         await rig.put(*(f"a{number:03d}" for number in range(300)), key="a", delay_ms=LATER_MS)
         await rig.put("b0", key="b", delay_ms=2 * LATER_MS)
@@ -60,7 +60,7 @@ class Fairness(Suite):
     @within_a_shard
     @scenario
     async def test_fair_and_ordered_keep_what_is_ready_again(self, rig: Rig, again: str) -> None:
-        """What becomes ready anew behind the first of its key waits there, and goes in order."""
+        """A message that is ready again waits behind the first of its key, in order."""
         await rig.configure(fair=True, ordered=True)
         for id_ in ("a0", "a1", "a2"):
             rig.advance(1)
@@ -83,7 +83,7 @@ class Fairness(Suite):
     @within_a_shard
     @scenario
     async def test_fair_and_ordered_share_with_who_comes_late(self, rig: Rig) -> None:
-        """A key with many that were passed over already takes turns with one that comes later."""
+        """A key with many skipped messages shares turns with a key that comes later."""
         await rig.configure(fair=True, ordered=True)
         await rig.put(*(f"a{number:02d}" for number in range(60)), key="a")
         batch = await rig.take(1)
@@ -103,7 +103,7 @@ class Fairness(Suite):
     @within_a_shard
     @scenario
     async def test_fair_and_ordered_within_a_key_by_priority_and_due(self, rig: Rig) -> None:
-        """Which of a key is next goes by priority and due; each verb says the same."""
+        """The next message of a key is the first by priority and due; all verbs agree."""
         await rig.configure(fair=True, ordered=True)
         await rig.put("late", key="k")
         await rig.put("early", key="k", delay_ms=-10)
@@ -138,7 +138,7 @@ class Fairness(Suite):
     @within_a_shard
     @scenario
     async def test_fair_and_what_is_ready_again(self, rig: Rig) -> None:
-        """A flood that is moved one by one has a turn for each message, behind those of others."""
+        """Messages of a flood that are moved one by one get turns behind other keys."""
         await rig.configure(fair=True)
         flood = [f"a{number:03d}" for number in range(100)]
         await rig.put(*flood, key="a")
@@ -154,7 +154,7 @@ class Fairness(Suite):
     @pytest.mark.parametrize("gone", [0, 1, 2])
     @scenario
     async def test_fair_keeps_the_order_of_a_key(self, rig: Rig, gone: int) -> None:
-        """Whichever message of a key is cancelled, the next one comes behind the others."""
+        """After a message of a key is cancelled, the others keep their order."""
         await rig.configure(fair=True)
         await rig.put("a0", "a1", "a2", key="a")
         await rig.put("b0", "b1", "b2", "b3", key="b")
@@ -170,7 +170,7 @@ class Fairness(Suite):
     @pytest.mark.parametrize("flood", [2, 200])
     @scenario
     async def test_fair_goes_on_when_ever_new_keys_come(self, rig: Rig, flood: int) -> None:
-        """What waits for its turn gets it, also while each turn is asked for by new keys."""
+        """A waiting message gets its turn, even if new keys arrive in every turn."""
         await rig.configure(fair=True)
         await rig.put(*(f"a{number:03d}" for number in range(flood)), key="a")
         await rig.put("x", key="x")
@@ -184,7 +184,7 @@ class Fairness(Suite):
     @within_a_shard
     @scenario
     async def test_fair_and_takes_by_id(self, rig: Rig) -> None:
-        """Who takes the last of a flood by its id does not let its turn come."""
+        """A take by id of a flood's last message does not advance the turn."""
         await rig.configure(fair=True)
         await rig.put(*(f"a{number:03d}" for number in range(200)), key="a")
         assert len(await rig.take_by_ids("a199")) == 1
@@ -195,7 +195,7 @@ class Fairness(Suite):
     @pytest.mark.parametrize("is_ordered", [False, True])
     @scenario
     async def test_fair_and_many_takes_by_id(self, rig: Rig, is_ordered: bool) -> None:
-        """However many are taken by their ids meanwhile, who comes late is not behind a flood."""
+        """After many takes by id, a late key is not behind a flood."""
         await rig.configure(fair=True, ordered=is_ordered)
         await rig.put(*(f"a{number:02d}" for number in range(50)), key="a")
         for number in range(150):
@@ -221,7 +221,7 @@ class Fairness(Suite):
     @within_a_shard
     @scenario
     async def test_fair_from_now_on(self, rig: Rig) -> None:
-        """A topic becomes fair, and is not any more, with what is ready already."""
+        """A topic becomes fair, and unfair again, with messages that are ready already."""
         await rig.put(*(f"a{number}" for number in range(6)), key="a")
         await rig.put("b0", "b1", "b2", key="b")
         await rig.configure(fair=True)
@@ -233,7 +233,7 @@ class Fairness(Suite):
     @pytest.mark.parametrize("seed", range(4))
     @scenario
     async def test_fair_keeps_all_and_their_order(self, rig: Rig, seed: int) -> None:
-        """Whatever is put, taken, cancelled, moved and given back: none is lost or out of order."""
+        """No message is lost or out of order after any puts, takes, cancels, moves and releases."""
         await rig.configure(fair=True)
         draw, ready, leased = random.Random(seed), dict[str, str](), dict[str, str]()
         for step in range(120):
@@ -281,7 +281,7 @@ class Fairness(Suite):
     @pytest.mark.parametrize("seed", range(4))
     @scenario
     async def test_fair_gives_as_many_of_each(self, rig: Rig, seed: int) -> None:
-        """Of keys that all have messages as many are taken, but for two, whatever is put."""
+        """Keys that all have messages get equal numbers of takes, give or take two."""
         await rig.configure(fair=True)
         draw = random.Random(seed)
         for key in "abc":

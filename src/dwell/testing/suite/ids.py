@@ -1,4 +1,4 @@
-"""Verbs by topic and id: kick, cancel, reschedule and get tell the truth for each id."""
+"""Verbs by topic and id: kick, cancel, reschedule and get answer correctly for each id."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from dwell.testing.suite.shards import within_a_shard
 
 
 async def one_in_each_state(rig: Rig) -> None:
-    """Put four messages that are named as their states."""
+    """Put four messages named after their states."""
     await rig.put("dead")
     await rig.bury(receipts_of(await rig.take()), "broken")
     await rig.put("leased")
@@ -27,7 +27,7 @@ class ByIdVerbs(Suite):
 
     @scenario
     async def test_cancel_tells_the_truth(self, rig: Rig) -> None:
-        """What nobody has is gone, what somebody has stays."""
+        """Cancel removes waiting and dead messages, and keeps leased messages."""
         await one_in_each_state(rig)
         answer = await rig.cancel(*ALL)
         assert answer == ["cancelled", "unknown", "leased", "cancelled", "cancelled"]
@@ -38,7 +38,7 @@ class ByIdVerbs(Suite):
 
     @scenario
     async def test_reschedule_tells_the_truth(self, rig: Rig) -> None:
-        """What waits is moved, and nothing else."""
+        """Reschedule moves waiting messages, and nothing else."""
         await one_in_each_state(rig)
         answer = await rig.reschedule(*ALL, delay_ms=77)
         assert answer == ["moved", "unknown", "leased", "moved", "unknown"]
@@ -47,7 +47,7 @@ class ByIdVerbs(Suite):
 
     @scenario
     async def test_kick_tells_the_truth(self, rig: Rig) -> None:
-        """What is dead comes back, and nothing else."""
+        """Kick brings dead messages back, and nothing else."""
         await one_in_each_state(rig)
         answer = await rig.kick(*ALL)
         assert answer == ["unknown", "unknown", "unknown", "unknown", "kicked"]
@@ -64,7 +64,7 @@ class ByIdVerbs(Suite):
     async def test_id_twice_in_a_batch(
         self, rig: Rig, verb: str, state: State, answer: list[str]
     ) -> None:
-        """The second finds what the first has left."""
+        """The second occurrence meets the result of the first."""
         await rig.put("x")
         if state is State.DEAD:
             await rig.bury(receipts_of(await rig.take()))
@@ -76,7 +76,7 @@ class ByIdVerbs(Suite):
     @pytest.mark.parametrize("verb", BY_ID)
     @scenario
     async def test_ids_of_another_topic(self, rig: Rig, verb: str) -> None:
-        """An id is known in its own topic only, and a topic that nobody used knows none."""
+        """An id is known in its own topic only, and an unused topic knows none."""
         await rig.put("x", topic="u")
         await rig.bury(receipts_of(await rig.take(topics="u")))
         assert await ACTS[verb](rig, np.zeros((0, 2), np.uint64)) == ["unknown"]
@@ -84,7 +84,7 @@ class ByIdVerbs(Suite):
 
     @scenario
     async def test_ids_none(self, rig: Rig) -> None:
-        """A batch of none is answered with none."""
+        """An empty batch gets an empty answer."""
         assert (await rig.cancel(), await rig.kick(), await rig.reschedule()) == ([], [], [])
         assert await rig.store.get("t", []) == []
 
@@ -114,7 +114,7 @@ class ByIdVerbs(Suite):
 
     @scenario
     async def test_reschedule_each_to_its_own_time(self, rig: Rig) -> None:
-        """Each id has its own due; of an id that stands twice, the last counts."""
+        """Each id has its own due; for a repeated id, the last counts."""
         await rig.put("a", "b", delay_ms=LATER_MS)
         due_ms = rig.now_ms + np.array([30, 20, 10], np.int64)
         results = await rig.store.reschedule("t", encoded(["a", "b", "a"]), due_ms)
@@ -138,7 +138,7 @@ class ByIdVerbs(Suite):
 
     @scenario
     async def test_kick_each_to_its_own_time(self, rig: Rig) -> None:
-        """Each id has its own due, also beside one that is not kicked; what has passed is now."""
+        """Each id has its own due, next to ids that are not kicked; a past due becomes now."""
         await rig.put("a", "b", "c", "d")
         batch = await rig.take()
         await rig.bury(receipts_of(batch)[np.array(batch.ids) != "b"])
@@ -150,7 +150,7 @@ class ByIdVerbs(Suite):
 
     @scenario
     async def test_kick_what_expired(self, rig: Rig) -> None:
-        """An expiry that has passed is cleared; one that is still to come holds."""
+        """A past expiry is cleared; a future expiry is kept."""
         await rig.put("expired", expires_in_ms=100)
         await rig.put("buried", expires_in_ms=1_000, delay_ms=-1)
         await rig.bury(receipts_of(await rig.take(1)))
@@ -179,7 +179,7 @@ class ByIdVerbs(Suite):
     @pytest.mark.parametrize("counted", [True, False])
     @scenario
     async def test_expiry__release_until_after_it__buries(self, rig: Rig, counted: bool) -> None:
-        """A message that will have expired when it is to be tried again is dead, and says why."""
+        """A message that will have expired at its next attempt is dead, with the reason."""
         await rig.put("now", "told", "untold", expires_in_ms=1_000)
         await rig.put("lasting")
         taken = receipts_of(await rig.take_by_ids("now", "told", "untold", "lasting"))
@@ -211,7 +211,7 @@ class ByIdVerbs(Suite):
 
     @scenario
     async def test_last_lease__ends_without_an_ack__is_the_reason(self, rig: Rig) -> None:
-        """A message whose last lease ended says so, and not what an earlier attempt met."""
+        """A message whose last lease ended has this reason, and not an earlier error."""
         await rig.configure(max_attempts=2)
         await rig.put("x")
         await rig.release(receipts_of(await rig.take()), 0, "the bank is closed")
@@ -222,7 +222,7 @@ class ByIdVerbs(Suite):
 
     @scenario
     async def test_get_in_the_order_of_the_ids(self, rig: Rig) -> None:
-        """Each id has its answer, also one that stands twice or is unknown."""
+        """Each id has its answer, even if it is repeated or unknown."""
         await one_in_each_state(rig)
         messages = await rig.found(encoded([*ALL, "ready"]))
         assert [message and message.id for message in messages] == [

@@ -63,7 +63,7 @@ class Limits(Suite):
 
     @scenario
     async def test_ordered_gives_one_message_of_a_key_at_a_time(self, rig: Rig) -> None:
-        """The next is taken when the one before it is done, and a taker is woken for it."""
+        """The next message is taken when the previous is done, and a taker is woken for it."""
         await rig.configure(ordered=True)
         await rig.put("1", "2", "3", key="k")
         for id_ in ("1", "2", "3"):
@@ -77,7 +77,7 @@ class Limits(Suite):
 
     @scenario
     async def test_ordered_holds_no_other_keys_back(self, rig: Rig) -> None:
-        """One take gives the first of each key, and all that have none."""
+        """One take gives the first message of each key, and all messages without a key."""
         await rig.configure(ordered=True)
         for key in ("k", "l", None):
             await rig.put(*(f"{key} {number}" for number in range(3)), key=key)
@@ -89,7 +89,7 @@ class Limits(Suite):
 
     @scenario
     async def test_ordered_passes_over_many_of_a_key(self, rig: Rig) -> None:
-        """However many wait behind one that is taken, others are found behind them."""
+        """Other messages are found behind any number that wait for a taken message."""
         await rig.configure(ordered=True)
         await rig.put(*(f"{number:04d}" for number in range(1200)), key="k")
         await rig.put("other", key="l")
@@ -102,7 +102,7 @@ class Limits(Suite):
 
     @scenario
     async def test_ordered_waits_for_the_next_attempt(self, rig: Rig) -> None:
-        """What waits for its retry, or was lost by its taker, comes again before the others."""
+        """A message that waits for its retry, or whose taker died, comes before the others."""
         await rig.configure(ordered=True)
         await rig.put("1", "2", key="k")
         await rig.release(receipts_of(await rig.take()), LATER_MS)
@@ -119,7 +119,7 @@ class Limits(Suite):
     @pytest.mark.parametrize("leave", LEAVES)
     @scenario
     async def test_ordered_goes_on_when_a_message_is_gone(self, rig: Rig, leave: Leave) -> None:
-        """Whichever way a message leaves, the next of its key is taken, and a taker is woken."""
+        """When a message leaves, in any way, the next of its key is taken, and a taker is woken."""
         if leave is _replace:
             skip_over_shards(self)
         await rig.configure(ordered=True, max_attempts=2)
@@ -135,7 +135,7 @@ class Limits(Suite):
 
     @scenario
     async def test_ordered_by_priority_and_due(self, rig: Rig) -> None:
-        """Of those that wait the first is by priority and due, whenever it was put."""
+        """The first of the waiting messages is by priority and due, whenever it was put."""
         await rig.configure(ordered=True)
         await rig.put("now", key="k")
         batch = await rig.take()
@@ -153,7 +153,7 @@ class Limits(Suite):
 
     @scenario
     async def test_ordered_shows_what_waits(self, rig: Rig) -> None:
-        """Those behind another are ready: they are counted, listed, moved and cancelled."""
+        """Messages behind another are ready: they are counted, listed, moved and cancelled."""
         await rig.configure(ordered=True)
         await rig.put("1", "2", "3", "4", key="k")
         batch = await rig.take()
@@ -176,7 +176,7 @@ class Limits(Suite):
 
     @scenario
     async def test_ordered_holds_for_takes_by_id(self, rig: Rig) -> None:
-        """Who takes a message by its id gets it only when it is the first of its key."""
+        """A take by id gets a message only if it is the first of its key."""
         await rig.configure(ordered=True)
         await rig.put("1", "2", key="k")
         await rig.put("3")
@@ -188,7 +188,7 @@ class Limits(Suite):
 
     @scenario
     async def test_ordered_from_now_on(self, rig: Rig) -> None:
-        """A topic becomes ordered, and is not any more, while messages wait and are taken."""
+        """A topic becomes ordered, and unordered again, while messages wait and are taken."""
         await rig.put("1", "2", "3", key="k")
         await rig.put("4", key="l")
         batch = await rig.take(1)
@@ -204,7 +204,7 @@ class Limits(Suite):
 
     @scenario
     async def test_ordered_when_the_clock_goes_back(self, rig: Rig) -> None:
-        """What is not due any more waits, also behind another of its key."""
+        """A message that is no longer due waits, even behind another of its key."""
         await rig.configure(ordered=True)
         await rig.put("1", key="k")
         await rig.put("2", "3", key="k", delay_ms=LATER_MS)
@@ -220,7 +220,7 @@ class Limits(Suite):
     @pytest.mark.parametrize("first", [0, 1])
     @scenario
     async def test_ordered_waits_for_all_that_are_begun(self, rig: Rig, first: int) -> None:
-        """Of several of a key that were taken before the topic was ordered all have to be done."""
+        """All messages of a key that were taken before the topic was ordered must be done first."""
         await rig.put("1", "2", "3", "4", key="k")
         receipts = receipts_of(await rig.take(2))
         await rig.configure(ordered=True)
@@ -237,7 +237,7 @@ class Limits(Suite):
 
     @scenario
     async def test_ordered_retries_what_was_begun_in_order(self, rig: Rig) -> None:
-        """Those that were begun come again one at a time, in their order, before the others."""
+        """Taken messages are retried one at a time, in order, before the others."""
         await rig.put("1", key="k")
         rig.advance(1)
         await rig.put("2", key="k")
@@ -263,7 +263,7 @@ class Limits(Suite):
     @within_a_shard
     @scenario
     async def test_most_leased_bounds_what_is_taken(self, rig: Rig) -> None:
-        """So many are taken at a time, and a taker is woken when one is done."""
+        """Only so many are leased at a time, and each end of a lease wakes a taker."""
         await rig.configure(most_leased=2)
         await rig.put(*"abcdef")
         batch = await rig.take()
@@ -283,7 +283,7 @@ class Limits(Suite):
     @within_a_shard
     @scenario
     async def test_most_leased_when_a_lease_ends(self, rig: Rig, verb: str) -> None:
-        """Whichever way a lease ends, another may be taken."""
+        """Another message may be taken after a lease ends, in any way."""
         await rig.configure(most_leased=1)
         await rig.put("a", "b")
         receipts = receipts_of(await rig.take(lease_ms=LATER_MS))
@@ -305,7 +305,7 @@ class Limits(Suite):
     @within_a_shard
     @scenario
     async def test_rate_bounds_what_is_taken_a_second(self, rig: Rig) -> None:
-        """In any span no more are taken than the rate says, and a tenth of a second's worth."""
+        """In any span at most the rate, and a tenth of a second's worth, is taken."""
         await rig.configure(rate=20)
         await rig.put(*(f"{number:03d}" for number in range(100)))
         assert len(await rig.take_ids(1)) == 1
@@ -344,7 +344,7 @@ class Limits(Suite):
     @within_a_shard
     @scenario
     async def test_rate_when_the_clock_goes_back(self, rig: Rig) -> None:
-        """Who waits for a rate does not wait until the clock is where it was."""
+        """A taker that waits for a rate does not wait until the clock is where it was."""
         await rig.configure(rate=10)
         await rig.put("a", "b")
         assert await rig.take_ids() == ["a"]
@@ -356,7 +356,7 @@ class Limits(Suite):
     @within_a_shard
     @scenario
     async def test_rate_wakes_who_asked_for_few(self, rig: Rig) -> None:
-        """Who took as many as he wanted leaves others for those who wait."""
+        """A take of fewer than allowed leaves the others to waiting takers."""
         await rig.configure(rate=2)
         await rig.put("a", "b", "c")
         await rig.tick()
@@ -368,7 +368,7 @@ class Limits(Suite):
     @within_a_shard
     @scenario
     async def test_rate_that_is_taken_away_wakes_who_waits(self, rig: Rig) -> None:
-        """Who waits for a rate is not forgotten when there is none any more."""
+        """A taker that waits for a rate is woken when the rate is removed."""
         await rig.configure(rate=1)
         await rig.put("a", "b")
         assert await rig.take_ids() == ["a"]
@@ -382,7 +382,7 @@ class Limits(Suite):
     @within_a_shard
     @scenario
     async def test_rate_wakes_who_sees_that_there_is_none(self, rig: Rig) -> None:
-        """Who is told that nothing may be taken now does not ask, and is woken all the same."""
+        """A taker that sees that nothing may be taken now does not ask, and is still woken."""
         await rig.configure(rate=2)
         await rig.put("a")
         assert await rig.take_ids() == ["a"]
@@ -396,7 +396,7 @@ class Limits(Suite):
     @within_a_shard
     @scenario
     async def test_rate_wakes_for_what_came_meanwhile(self, rig: Rig) -> None:
-        """A taker that was woken for one, and is late, leaves another for those who wait."""
+        """A late taker that was woken for one message leaves another for waiting takers."""
         await rig.configure(rate=20)
         await rig.put(*"abcde")
         assert await rig.take_ids() == ["a", "b"]
@@ -412,7 +412,7 @@ class Limits(Suite):
     @within_a_shard
     @scenario
     async def test_rate_wakes_again_after_takes_by_id(self, rig: Rig) -> None:
-        """Takes by id may use up what others wait for; these wait on, and are woken."""
+        """Takes by id may use up the allowance; waiting takers keep waiting, and are woken."""
         await rig.configure(rate=150)
         await rig.put(*(f"{number:03d}" for number in range(100)))
         assert len(await rig.take_ids()) == 15
@@ -425,7 +425,7 @@ class Limits(Suite):
     @within_a_shard
     @scenario
     async def test_rate_holds_over_changes_of_settings(self, rig: Rig) -> None:
-        """A change of settings does not allow more, be it of the rate or of another."""
+        """A change of settings, of the rate or of another, does not allow more."""
         await rig.configure(rate=10)
         await rig.put(*(f"{number:03d}" for number in range(100)))
         taken = 0
@@ -441,7 +441,7 @@ class Limits(Suite):
 
 
 async def _check_that_takers_come_again(rig: Rig, first: str) -> None:
-    """Check that there is a deadline at which takers are woken, and that they find a message."""
+    """Check that takers are woken at a deadline, and that they find a message."""
     rig.hush()
     for _ in range(20):
         wait_ms = await rig.tick()

@@ -1,4 +1,4 @@
-"""What a store tells the queue above: ``wake`` for takers that wait, ``plan`` for its sleep."""
+"""The calls of a store to the queue: ``wake`` for waiting takers, ``plan`` for its sleep."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ Step = Callable[[], Awaitable[object]]
 
 
 async def _must_plan(rig: Rig, step: Step) -> None:
-    """Let the queue go to sleep, and check that a step wakes it."""
+    """Put the queue to sleep, and check that a step wakes it."""
     await rig.tick()
     rig.hush()
     await step()
@@ -88,7 +88,7 @@ async def _go_on(rig: Rig) -> None:
     await rig.configure(paused=False)
 
 
-#: Every way in which the two messages of the topic ``t`` come to be takeable.
+#: Every way to make the two messages of the topic ``t`` available.
 WAYS: list[Callable[[Rig], Awaitable[None]]] = [
     _put,
     _put_made,
@@ -116,7 +116,7 @@ class Notices(Suite):
 
     @scenario
     async def test_wake_counts_by_topic(self, rig: Rig) -> None:
-        """Each topic is woken for its own."""
+        """Each topic is woken for its own messages."""
         await rig.put("a", "b", topic="t", delay_ms=5)
         await rig.put("c", topic="u", delay_ms=5)
         assert rig.woken == Counter()
@@ -126,7 +126,7 @@ class Notices(Suite):
 
     @scenario
     async def test_wake_nobody(self, rig: Rig) -> None:
-        """What is delayed, expired, kept, taken, buried or gone wakes nobody."""
+        """Messages that are delayed, expired, kept, taken, buried or gone wake no taker."""
         await rig.put("delayed", delay_ms=LATER_MS)
         await rig.put("x", "y", "z")
         rig.hush()
@@ -144,7 +144,7 @@ class Notices(Suite):
 
     @scenario
     async def test_wake_nobody_while_paused(self, rig: Rig) -> None:
-        """A paused topic wakes its takers only when it goes on."""
+        """A paused topic wakes its takers only when it resumes."""
         await rig.configure(paused=True)
         await rig.put("x")
         await rig.put("y", delay_ms=5)
@@ -154,7 +154,7 @@ class Notices(Suite):
 
     @scenario
     async def test_plan_when_a_deadline_comes_nearer(self, rig: Rig) -> None:
-        """The queue sleeps until the last deadline it was told; a nearer one must wake it."""
+        """The queue sleeps until the last deadline it got; a nearer one must wake it."""
         await _must_plan(rig, lambda: rig.put("far", delay_ms=1_000_000))
         steps: list[Step] = [
             lambda: rig.put("due", delay_ms=900_000),

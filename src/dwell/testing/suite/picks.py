@@ -18,7 +18,7 @@ class Picks(Suite):
     @within_a_shard
     @scenario
     async def test_peek_in_the_order_of_taking(self, rig: Rig) -> None:
-        """It shows what a take would give first, and changes nothing."""
+        """It shows the messages that a take would give first, and changes nothing."""
         await rig.put("second", delay_ms=-1)
         await rig.put("third")
         await rig.put("first", priority=1)
@@ -35,14 +35,14 @@ class Picks(Suite):
 
     @scenario
     async def test_peek_into_a_paused_topic(self, rig: Rig) -> None:
-        """A paused topic shows what it would give."""
+        """A paused topic shows the messages that it would give."""
         await rig.put("a")
         await rig.configure(paused=True)
         assert await rig.peek_ids(2) == ["a"]
 
     @scenario
     async def test_peek_past_what_was_taken_by_id(self, rig: Rig) -> None:
-        """What was taken by its id, or moved, is not shown any more."""
+        """Messages taken by id, or moved, are not shown."""
         await rig.put("a", "b", "c", "d")
         await rig.take_by_ids("a", "c")
         await rig.cancel("b")
@@ -52,7 +52,7 @@ class Picks(Suite):
 
     @scenario
     async def test_take_by_id_what_is_ready(self, rig: Rig) -> None:
-        """It takes the ready ones of those asked for, in the order they were asked for."""
+        """It takes the ready messages of the given ids, in the order of the ids."""
         await rig.put("a", "b", "c", "leased", "dead")
         await rig.put("later", delay_ms=1_000)
         taken = await rig.take_by_ids("leased", "dead", owner="you")
@@ -77,7 +77,7 @@ class Picks(Suite):
     @within_a_shard
     @scenario
     async def test_take_by_id_and_come_back(self, rig: Rig) -> None:
-        """What comes back is taken once more, not twice."""
+        """A message that comes back is taken once more, not twice."""
         await rig.put("a", "b")
         await rig.take_by_ids("b", lease_ms=1_000)
         rig.advance(1_000)
@@ -89,7 +89,7 @@ class Picks(Suite):
     @within_a_shard
     @scenario
     async def test_name_messages_by_number(self, rig: Rig) -> None:
-        """A number names its message in every state, and nothing after it is gone."""
+        """A number names its message in every state, and nothing once it is gone."""
         await rig.put("a", topic="u")
         made = await rig.put_made(1)
         await rig.put("b", "later", delay_ms=500)
@@ -112,7 +112,7 @@ class Picks(Suite):
 
     @scenario
     async def test_numbers_of_a_put(self, rig: Rig) -> None:
-        """A put says the numbers of those that it created, and 0 for the others."""
+        """A put returns the numbers of created messages, and 0 for the others."""
         first = await rig.store.put(_puts(rig, "a", "b"), "keep")
         again = await rig.store.put(_puts(rig, "b", "c"), "keep")
         assert first.numbers.tolist() == [(await rig.get(id_)).number for id_ in "ab"]
@@ -120,7 +120,7 @@ class Picks(Suite):
 
     @scenario
     async def test_no_number_is_used_again(self, rig: Rig) -> None:
-        """A message that comes after one that is gone has another number, in its place too."""
+        """A message after one that is gone has another number, even in its place."""
         seen = set()
         for _ in range(3):
             await rig.put("a")
@@ -130,7 +130,7 @@ class Picks(Suite):
 
     @scenario
     async def test_topics_of_receipts(self, rig: Rig) -> None:
-        """Receipts that are still good say from which topics they were taken."""
+        """Good receipts return the topics they were taken from."""
         await rig.put("a", "b")
         await rig.put("c", topic="u")
         receipts = receipts_of(await rig.take(topics="tu"))

@@ -1,4 +1,4 @@
-"""Putting: what is kept of a message, ids that exist, topics that are full."""
+"""Putting: the stored fields of a message, existing ids, full topics."""
 
 import pytest
 
@@ -21,7 +21,7 @@ class Puts(Suite):
 
     @scenario
     async def test_put_keeps_every_field(self, rig: Rig) -> None:
-        """What was put is what is read."""
+        """A read returns all fields of the put."""
         await rig.put(
             "x",
             body=bytes(range(256)),
@@ -43,7 +43,7 @@ class Puts(Suite):
 
     @scenario
     async def test_put_extreme_bodies_and_ids(self, rig: Rig) -> None:
-        """An empty body, the largest one, and the longest id come back as they went in."""
+        """An empty body, the largest body, and the longest id are returned unchanged."""
         largest, longest = b"\xff" * MAX_BODY_BYTES, "ü" * 128
         entries = [rig.entry("empty", body=b""), rig.entry("big", body=largest), rig.entry(longest)]
         assert await rig.put_entries(entries) == ["created"] * 3
@@ -67,7 +67,7 @@ class Puts(Suite):
     @pytest.mark.parametrize("on_conflict", ["keep", "replace", "error"])
     @scenario
     async def test_put_nothing(self, rig: Rig, on_conflict: str) -> None:
-        """An empty batch is answered with nothing, with ids of the caller's or without."""
+        """An empty batch gets an empty answer, with callers' ids or without."""
         assert await rig.put(on_conflict=on_conflict) == []
         assert await rig.put_made(0) == []
         await rig.put("x")
@@ -91,7 +91,7 @@ class Puts(Suite):
     @within_a_shard
     @scenario
     async def test_replace_starts_anew(self, rig: Rig, state: State) -> None:
-        """Nothing of the old message is left, but its place in the order."""
+        """Nothing of the old message is left, except its place in the order."""
         await rig.put("x", key="old", headers={"old": "1"}, expires_in_ms=10**6, lease_ms=5)
         receipts = receipts_of(await rig.take(lease_ms=LATER_MS))
         if state is State.DEAD:
@@ -119,7 +119,7 @@ class Puts(Suite):
     @within_a_shard
     @scenario
     async def test_error_puts_nothing(self, rig: Rig, state: State) -> None:
-        """One id that exists refuses the batch."""
+        """One existing id refuses the batch."""
         await reach(rig, state)
         before, start = await view_of_store(rig.store, "t"), len(await rig.events())
         with pytest.raises(IdExists, match="x"):
@@ -130,7 +130,7 @@ class Puts(Suite):
     @within_a_shard
     @scenario
     async def test_error_with_an_id_twice_in_the_batch(self, rig: Rig) -> None:
-        """The second of them meets the first."""
+        """The second occurrence meets the first."""
         with pytest.raises(IdExists):
             await rig.put("x", "y", "x", on_conflict="error")
         assert await view_of_store(rig.store, "t") == {}
@@ -138,7 +138,7 @@ class Puts(Suite):
 
     @scenario
     async def test_keep_with_an_id_twice_in_the_batch(self, rig: Rig) -> None:
-        """The first one counts."""
+        """The first occurrence counts."""
         entries = [rig.entry("x", body=b"1"), rig.entry("y"), rig.entry("x", body=b"2")]
         assert await rig.put_entries(entries) == ["created", "created", "kept"]
         assert (await rig.get("x")).body == b"1"
@@ -146,7 +146,7 @@ class Puts(Suite):
     @within_a_shard
     @scenario
     async def test_replace_with_an_id_twice_in_the_batch(self, rig: Rig) -> None:
-        """The last one counts, in the first one's place."""
+        """The last occurrence counts, in the place of the first."""
         entries = [rig.entry("x", body=b"1"), rig.entry("y"), rig.entry("x", body=b"2")]
         answer = await rig.put_entries(entries, on_conflict="replace")
         assert answer == ["created", "created", "replaced"]
@@ -165,7 +165,7 @@ class Puts(Suite):
 
     @scenario
     async def test_remembered_until_the_time_is_over(self, rig: Rig) -> None:
-        """An acked id exists for ``remember_ms``, and then no more."""
+        """An acked id exists for ``remember_ms``, and not longer."""
         await rig.configure(remember_ms=5_000)
         await acked(rig, "x")
         rig.advance(4_999)
@@ -177,7 +177,7 @@ class Puts(Suite):
     @pytest.mark.parametrize("on_conflict", ["replace", "error"])
     @scenario
     async def test_remembered_ids_matter_to_keep_only(self, rig: Rig, on_conflict: str) -> None:
-        """Who says ``replace`` or ``error`` asks for what is there, not for what was."""
+        """``replace`` and ``error`` check present messages, not remembered ids."""
         await acked(rig, "x")
         assert await rig.put("x", on_conflict=on_conflict) == ["created"]
         assert await rig.cancel("x") == ["cancelled"]
@@ -228,7 +228,7 @@ class Puts(Suite):
 
     @scenario
     async def test_made_ids_that_are_gone(self, rig: Rig) -> None:
-        """An id that was made stays unknown after the ack, whoever comes next."""
+        """A made id stays unknown after the ack, even when new messages come."""
         (id_,) = await rig.put_made(1)
         receipts = receipts_of(await rig.take())
         assert await rig.cancel(id_) == ["leased"]
@@ -241,7 +241,7 @@ class Puts(Suite):
 
     @scenario
     async def test_made_ids_have_one_form(self, rig: Rig) -> None:
-        """What is only like an id that was made names nothing."""
+        """A text that only resembles a made id names nothing."""
         (id_,) = await rig.put_made(1)
         rest, last = id_[1:], id_.rpartition("-")[2]
         for like in (f"~0{rest}", f"~0x{rest}", f"~ {rest}", f"~+{rest}", f"~{rest} "):
@@ -257,7 +257,7 @@ class Puts(Suite):
     @within_a_shard
     @scenario
     async def test_full_topic_refuses_the_batch(self, rig: Rig) -> None:
-        """Delayed and ready messages count, and one too many refuses all."""
+        """Delayed and ready messages count, and one too many refuses the batch."""
         await rig.configure(max_pending=3)
         await rig.put("ready")
         await rig.put("delayed", delay_ms=LATER_MS)
@@ -270,7 +270,7 @@ class Puts(Suite):
     @within_a_shard
     @scenario
     async def test_full_topic_drops_what_is_too_much(self, rig: Rig) -> None:
-        """The first ones fit, the others are dropped, also those named twice."""
+        """The first messages fit, the others are dropped, including repeated ids."""
         await rig.configure(max_pending=3, on_full="drop")
         await rig.put("a")
         answer = await rig.put("b", "b", "c", "d", "a", "d")
@@ -279,7 +279,7 @@ class Puts(Suite):
 
     @scenario
     async def test_full_topic_counts_only_what_would_be_created(self, rig: Rig) -> None:
-        """What exists can be put again, and an id twice in the batch counts once."""
+        """Existing ids can be put again, and a repeated id in the batch counts once."""
         await rig.configure(max_pending=2, remember_ms=10**6)
         await acked(rig, "done")
         assert await rig.put("a", "a", "b", "b", "done") == [
@@ -296,7 +296,7 @@ class Puts(Suite):
     @within_a_shard
     @scenario
     async def test_full_topic_refuses_ids_of_the_past(self, rig: Rig, on_conflict: str) -> None:
-        """A remembered id that would be created all the same is one too many."""
+        """A remembered id that would be created again is one too many."""
         await rig.configure(max_pending=1)
         await acked(rig, "x")
         await rig.put("y")
@@ -307,7 +307,7 @@ class Puts(Suite):
     @within_a_shard
     @scenario
     async def test_full_topic_does_not_count_leased_and_dead(self, rig: Rig) -> None:
-        """They wait for nobody; coming back is not refused either."""
+        """They do not wait; coming back is not refused either."""
         await rig.configure(max_pending=2)
         await rig.put("a", "b")
         batch = receipts_of(await rig.take())
@@ -321,7 +321,7 @@ class Puts(Suite):
 
     @scenario
     async def test_full_topic_is_alone(self, rig: Rig) -> None:
-        """The limit is the topic's; without one there is none."""
+        """The limit belongs to the topic; without one there is no limit."""
         await rig.configure(max_pending=1)
         await rig.put("a")
         assert await rig.put("a", "b", topic="u") == ["created"] * 2

@@ -15,7 +15,7 @@ _STATES = [state.name.lower() for state in State if state is not State.GONE]
 
 
 async def _mixed_life(rig: Rig) -> None:
-    """Let messages go every way that there is, and stay in every state."""
+    """Move messages in every possible way, and leave some in every state."""
     await one_in_each_state(rig)
     await rig.configure("u", max_attempts=1, remember_ms=0)
     await rig.put_made(5, delay_ms=50)
@@ -41,7 +41,7 @@ class Queries(Suite):
 
     @scenario
     async def test_sizes_add_up(self, rig: Rig) -> None:
-        """The shards of a topic hold together what the counts say, each state on its own."""
+        """The shards of a topic add up to the counts, for each state."""
         await one_in_each_state(rig)
         await rig.put(*(f"{number}" for number in range(100)), topic="u")
         await rig.put(*(f"{number}" for number in range(100, 130)), topic="u", delay_ms=LATER_MS)
@@ -56,7 +56,7 @@ class Queries(Suite):
 
     @scenario
     async def test_count_what_comes_before_a_priority(self, rig: Rig) -> None:
-        """Of the ready messages of one topic, in whatever state they were before."""
+        """Counts ready messages of one topic, whatever state they were in before."""
         await rig.put("a", "b", priority=1023)
         await rig.put("usual")
         await rig.put("later", delay_ms=LATER_MS, priority=1)
@@ -73,7 +73,7 @@ class Queries(Suite):
 
     @scenario
     async def test_count_what_was_moved_away_and_back_once(self, rig: Rig) -> None:
-        """A message that was moved is one, however often it stands in the order."""
+        """A message that was moved is counted once, however many entries it has."""
         await rig.put("a", priority=1)
         for delay_ms in (LATER_MS, 0, LATER_MS, 0):
             await rig.reschedule("a", delay_ms=delay_ms)
@@ -81,7 +81,7 @@ class Queries(Suite):
 
     @scenario
     async def test_count_by_due(self, rig: Rig) -> None:
-        """Of some topics or of all: what is delayed, in the span in which it falls due."""
+        """For some topics or all: delayed messages count in the span of their due."""
         await rig.put_made(40, delay_ms=1_000)
         await rig.put_made(3, delay_ms=1_999)
         await rig.put("now")
@@ -104,7 +104,7 @@ class Queries(Suite):
 
     @scenario
     async def test_count_a_block_whose_messages_fall_due_apart(self, rig: Rig) -> None:
-        """Each message counts where it falls due, and those of it that have gone do not."""
+        """Each message counts at its due, and messages of the block that are gone do not."""
         entries = [rig.entry(f"{at}", delay_ms=10_000 + 100 * at) for at in range(60)]
         await rig.put_entries(entries)
         await rig.cancel("0", "30")
@@ -115,7 +115,7 @@ class Queries(Suite):
 
     @scenario
     async def test_oldest_of_what_waits(self, rig: Rig) -> None:
-        """Whatever comes first: a later one of a better priority does not hide it."""
+        """A later message of a better priority does not hide the oldest."""
         first = rig.now_ms
         await rig.put("old")
         rig.advance(10)
@@ -131,7 +131,7 @@ class Queries(Suite):
     @pytest.mark.parametrize("how", [{"ordered": True}, {"fair": True}, {"paused": True}])
     @scenario
     async def test_oldest_of_topics_of_each_kind(self, rig: Rig, how: dict[str, Any]) -> None:
-        """What is held back, and what other priorities come before, is looked at as well."""
+        """Messages that are held back, or behind other priorities, count as well."""
         await rig.configure(**how)
         first = rig.now_ms
         for step in range(20):
@@ -143,7 +143,7 @@ class Queries(Suite):
 
     @scenario
     async def test_who_holds_how_much(self, rig: Rig) -> None:
-        """By owner and topic, those who hold most first, with the end of their first lease."""
+        """By owner and topic, most messages first, with the end of their first lease."""
         await rig.put_made(40)
         await rig.put("a", "b", topic="u")
         await rig.take(1, lease_ms=500, owner="ann")
@@ -152,7 +152,7 @@ class Queries(Suite):
         held = [Holder("ann", "t", 40, rig.now_ms + 500), Holder("", "u", 1, rig.now_ms + 700)]
         assert await rig.store.holders(10) == held
         assert await rig.store.holders(1) == held[:1]
-        # What others hold takes no place of those that are asked for.
+        # Other topics take no place in the answer.
         assert await rig.store.holders(1, ("u", "v")) == held[1:]
         assert await rig.store.holders(1, ()) == []
         rig.advance(600)
@@ -165,7 +165,7 @@ class Queries(Suite):
 
     @scenario
     async def test_sizes_of_an_unknown_topic(self, rig: Rig) -> None:
-        """Every shard holds nothing, and asking makes no topic."""
+        """Every shard holds nothing, and the query makes no topic."""
         sizes = await rig.store.sizes("none")
         assert len(sizes) >= 1
         assert set(map(repr, sizes)) == {repr(TopicStats())}
@@ -173,7 +173,7 @@ class Queries(Suite):
 
     @scenario
     async def test_the_parts_of_a_store_agree(self, rig: Rig) -> None:
-        """Whatever becomes of messages, each is in all of its places; a repair changes nothing."""
+        """After any verbs, each message is in all of its places; a repair changes nothing."""
         assert await rig.store.find_stale() == []
         await _mixed_life(rig)
         before = (await rig.store.stats()).topics, len(await rig.events())

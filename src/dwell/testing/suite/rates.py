@@ -1,4 +1,4 @@
-"""A topic's rate, whatever is done to its messages and its settings: a course drawn from a seed."""
+"""A topic's rate, under any changes to its messages and settings, drawn from a seed."""
 
 import random
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from dwell.testing.suite.shards import within_a_shard
 
 _RATES = (1, 2, 7, 20, 150)
 _STEPS = 120
-#: The longest that a topic has to wait which may be taken from again: at a message a second.
+#: The longest wait of a topic that is retried: at a message a second.
 _LONGEST_MS = 1_001
 
 
@@ -23,7 +23,7 @@ class _Took(NamedTuple):
 
 
 class _Course:
-    """Puts, takes, releases, acks and changes of the rate, of which only the takes are noted."""
+    """Puts, takes, releases, acks and changes of the rate; only the takes are recorded."""
 
     def __init__(self, rig: Rig, seed: int) -> None:
         self._rig = rig
@@ -33,11 +33,11 @@ class _Course:
         self.took: list[_Took] = []
 
     async def begin(self) -> None:
-        """Begin with a topic that has a rate."""
+        """Start with a topic that has a rate."""
         await self._rig.configure(rate=self._rate)
 
     async def step(self) -> None:
-        """Do one thing."""
+        """Do one step."""
         verbs = (self._put, self._take, self._take, self._take_by_id, self._change, self._wait)
         await self._chance.choice(verbs)()
 
@@ -74,13 +74,13 @@ class _Course:
 
 
 class Rates(Suite):
-    """The setting ``rate``: no more than it says, and no less to those who wait."""
+    """The setting ``rate``: no more than it allows, and no less for waiting takers."""
 
     @pytest.mark.parametrize("seed", range(10))
     @within_a_shard
     @scenario
     async def test_a_rate_holds_in_every_span(self, rig: Rig, seed: int) -> None:
-        """In any span it is what the highest rate in it allows, and a tenth of a second's worth."""
+        """In any span the limit is the highest rate in it, and a tenth of a second's worth."""
         course = _Course(rig, seed)
         await course.begin()
         for _ in range(_STEPS):
@@ -97,7 +97,7 @@ class Rates(Suite):
     @within_a_shard
     @scenario
     async def test_who_waits_for_a_rate_is_woken(self, rig: Rig, seed: int) -> None:
-        """Where there is something ready that may not be taken now, it may be before long."""
+        """Ready messages that may not be taken now may be taken before long."""
         course = _Course(rig, seed)
         await course.begin()
         for _ in range(_STEPS):

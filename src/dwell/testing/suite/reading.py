@@ -1,4 +1,4 @@
-"""Reading: scans, events, counts, settings, and what a closed store says."""
+"""Reading: scans, events, counts, settings, and the errors of a closed store."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -21,7 +21,7 @@ from dwell.testing.views import scan_all
 
 _NONE = np.zeros((0, 2), np.uint64)
 
-#: Every verb, called with something harmless.
+#: A harmless call of every verb.
 VERBS: dict[str, Callable[[Rig], Coroutine[Any, Any, object]]] = {
     "put": lambda rig: rig.put("x"),
     "take": lambda rig: rig.take(),
@@ -53,7 +53,7 @@ class Reading(Suite):
     @within_a_shard
     @scenario
     async def test_scan_page_after_page(self, rig: Rig, limit: int) -> None:
-        """All messages come once, by due and then arrival, whatever the size of a page."""
+        """All messages come once, by due and then arrival, with pages of any size."""
         for id_, delay_ms in (("e", 9), ("b", 5), ("c", 5), ("a", 1), ("d", 5), ("f", 10**9)):
             await rig.put(id_, delay_ms=delay_ms)
         messages = await scan_all(rig.store, "t", State.DELAYED, limit)
@@ -61,7 +61,7 @@ class Reading(Suite):
 
     @scenario
     async def test_scan_no_more_bytes_than_a_batch_has(self, rig: Rig) -> None:
-        """A page of large messages is short, and leads on to the next."""
+        """A page of large messages is short, and leads to the next."""
         ids = [f"{number:02d}" for number in range(40)]
         for at in range(0, len(ids), 2):
             await rig.put(*ids[at : at + 2], body=bytes(MAX_BODY_BYTES))
@@ -84,7 +84,7 @@ class Reading(Suite):
     @within_a_shard
     @scenario
     async def test_scan_while_things_change(self, rig: Rig) -> None:
-        """A cursor holds its place: what was seen is not seen again, and nothing is passed over."""
+        """A cursor keeps its place: nothing is shown twice, and nothing is skipped."""
         await rig.put("a", "b", "c", "d", delay_ms=5)
         page = await rig.store.scan("t", State.DELAYED, None, 2)
         await rig.cancel("a", "b", "c")
@@ -95,7 +95,7 @@ class Reading(Suite):
     @pytest.mark.parametrize("state", State)
     @scenario
     async def test_scan_one_state(self, rig: Rig, state: State) -> None:
-        """A scan shows one state of one topic; nothing is gone."""
+        """A scan shows one state of one topic, without messages that are gone."""
         await one_in_each_state(rig)
         await rig.put("other", topic="u")
         page = await rig.store.scan("t", state, None, 10)
@@ -114,7 +114,7 @@ class Reading(Suite):
 
     @scenario
     async def test_scan_an_unknown_topic(self, rig: Rig) -> None:
-        """It holds nothing."""
+        """It returns nothing."""
         page = await rig.store.scan("none", State.READY, None, 10)
         assert (len(page.messages), page.cursor) == (0, None)
 
@@ -122,7 +122,7 @@ class Reading(Suite):
 
     @scenario
     async def test_events_tell_a_life(self, rig: Rig) -> None:
-        """Each event says when, what, to whom, and the due and attempt after it."""
+        """Each event has time, kind and message, and the due and attempt after it."""
         start = rig.now_ms
         await rig.put("x", delay_ms=10)
         rig.advance(10)
@@ -148,7 +148,7 @@ class Reading(Suite):
     @within_a_shard
     @scenario
     async def test_events_from_a_position(self, rig: Rig) -> None:
-        """Positions count from 0 and stay; a page says where the next begins."""
+        """Positions count from 0 and stay; a page has the start of the next."""
         await rig.put("a", "b", "c", "d", "e")
         page = await rig.store.events(1, 2)
         assert [(event.position, event.id) for event in page.events] == [(1, "b"), (2, "c")]
@@ -174,7 +174,7 @@ class Reading(Suite):
 
     @scenario
     async def test_stats_count_now_and_ever(self, rig: Rig) -> None:
-        """Topics are counted by state, events by kind since the beginning."""
+        """Topics are counted by state, events by kind since the store was made."""
         await one_in_each_state(rig)
         await rig.put("other", "another", topic="u")
         stats = await rig.store.stats()
@@ -188,7 +188,7 @@ class Reading(Suite):
 
     @scenario
     async def test_bytes_are_counted_by_topic(self, rig: Rig) -> None:
-        """A store that counts them counts ids of callers and bodies of what is there."""
+        """A store that counts them counts callers' ids and bodies of its messages."""
         if not rig.store.counts_bytes:
             return
         assert sum((await rig.store.stored_bytes()).values()) == 0
@@ -203,7 +203,7 @@ class Reading(Suite):
 
     @scenario
     async def test_settings_are_kept(self, rig: Rig) -> None:
-        """Each topic has its own, and the usual ones until it is told."""
+        """Each topic has its own, and the defaults until they are set."""
         settings = TopicSettings(lease_ms=7, retry_delays_ms=(1, 2), on_full="drop", paused=True)
         assert await rig.store.settings("t") == TopicSettings()
         assert await rig.store.configure("t", structs.asdict(settings)) == settings
@@ -214,7 +214,7 @@ class Reading(Suite):
 
     @scenario
     async def test_settings__changes_of_several_callers__are_merged(self, rig: Rig) -> None:
-        """A change leaves alone what it does not name, also what others change just then."""
+        """A change leaves other settings alone, even under concurrent changes."""
         changes: list[dict[str, Any]] = [
             {"paused": True},
             {"ordered": True},
@@ -235,7 +235,7 @@ class Reading(Suite):
     @pytest.mark.parametrize("verb", VERBS)
     @scenario
     async def test_closed_store(self, rig: Rig, verb: str) -> None:
-        """Every verb says that the store is closed."""
+        """Every verb raises the error of a closed store."""
         await VERBS[verb](rig)
         await rig.store.close()
         with pytest.raises(StoreClosed):

@@ -19,11 +19,11 @@ async def taken(rig: Rig, *ids: str, lease_ms: int = 60_000) -> U64:
 
 
 class Receipts(Suite):
-    """Receipts and what they are good for."""
+    """Receipts and their use."""
 
     @scenario
     async def test_receipts_name_the_store(self, rig: Rig) -> None:
-        """Each is new, carries the store's number, and passes through text unharmed."""
+        """Each is new, contains the store's number, and survives a conversion to text."""
         ids = [f"{number}" for number in range(200)]
         receipts = await taken(rig, *ids)
         rig.advance(60_000)
@@ -37,7 +37,7 @@ class Receipts(Suite):
     @pytest.mark.parametrize("verb", BY_RECEIPT)
     @scenario
     async def test_foreign_receipt_changes_nothing(self, rig: Rig, verb: str) -> None:
-        """One receipt of another store refuses the batch, also what was good in it."""
+        """One receipt of another store refuses the batch, including its good receipts."""
         receipts = await taken(rig, "x", "y")
         mixed = receipts.copy()
         mixed[1, 0] ^= np.uint64(1) << _HIGH
@@ -50,7 +50,7 @@ class Receipts(Suite):
     @pytest.mark.parametrize("verb", BY_RECEIPT)
     @scenario
     async def test_invented_receipt_is_stale(self, rig: Rig, verb: str) -> None:
-        """A receipt that names the store, but that it never gave, is worth nothing."""
+        """An invented receipt with the store's number is stale."""
         receipts = await taken(rig, "x")
         for word, value in ((0, 1), (0, 2**31), (1, 1), (1, 2**62), (1, 2**63)):
             other = receipts.copy()
@@ -69,14 +69,14 @@ class Receipts(Suite):
     )
     @scenario
     async def test_receipt_twice_in_a_batch(self, rig: Rig, verb: str, answer: list[str]) -> None:
-        """A receipt is good once, but for touching."""
+        """A receipt is good once, except for touch."""
         receipts = await taken(rig, "x")
         assert await ACTS[verb](rig, np.concatenate([receipts, receipts])) == answer
 
     @pytest.mark.parametrize("verb", BY_RECEIPT)
     @scenario
     async def test_receipt_after_the_lease(self, rig: Rig, verb: str) -> None:
-        """It is stale from the moment the lease ends, and stays so when another has the message."""
+        """It is stale from the moment the lease ends, even when another taker has the message."""
         old = await taken(rig, "x", lease_ms=1_000)
         rig.advance(1_000)
         assert await ACTS[verb](rig, old) == ["stale"]
@@ -90,13 +90,13 @@ class Receipts(Suite):
     @pytest.mark.parametrize("verb", BY_RECEIPT)
     @scenario
     async def test_receipts_none(self, rig: Rig, verb: str) -> None:
-        """A batch of none is answered with none."""
+        """An empty batch gets an empty answer."""
         assert await ACTS[verb](rig, np.zeros((0, 2), np.uint64)) == []
 
     @within_a_shard
     @scenario
     async def test_receipts_keep_their_order(self, rig: Rig) -> None:
-        """Answers stand in the order of the receipts."""
+        """Answers are in the order of the receipts."""
         receipts = await taken(rig, "a", "b", "c")
         assert await rig.ack(receipts[1:2]) == ["acked"]
         assert await rig.ack(receipts[::-1]) == ["acked", "stale", "acked"]
@@ -119,7 +119,7 @@ class Receipts(Suite):
 
     @scenario
     async def test_release_after_the_retry_delays(self, rig: Rig) -> None:
-        """Without a delay it waits as its topic says for that attempt; the last wait repeats."""
+        """Without a delay it waits for the topic's delay of the attempt; the last delay repeats."""
         await rig.configure(retry_delays_ms=(100, 2_000))
         receipts = await taken(rig, "x")
         for delay_ms in (100, 2_000, 2_000):
@@ -137,7 +137,7 @@ class Receipts(Suite):
 
     @scenario
     async def test_release_keeps_the_error_there_is(self, rig: Rig) -> None:
-        """None leaves the last error as it was; an empty one is one."""
+        """None keeps the last error; an empty text is an error."""
         for given, kept in (("first", "first"), (None, "first"), ("", ""), (None, "")):
             receipts = await taken(rig, "x")
             await rig.release(receipts, 0, given)
@@ -145,7 +145,7 @@ class Receipts(Suite):
 
     @scenario
     async def test_release_of_the_last_attempt(self, rig: Rig) -> None:
-        """It is buried, with the error that was given."""
+        """It is buried, with the given error."""
         await rig.configure(max_attempts=2)
         await rig.release(await taken(rig, "x"), 0, "first")
         receipts = receipts_of(await rig.take())
@@ -167,7 +167,7 @@ class Receipts(Suite):
 
     @scenario
     async def test_release_uncounted_leaves_the_place(self, rig: Rig) -> None:
-        """Without a delay it gives the due back too; with one the message is due after that."""
+        """Without a delay it keeps its due too; with one the message is due after that."""
         await rig.put("a", "b", "c")
         before = [await rig.get(id_) for id_ in "abc"]
         receipts = receipts_of(await rig.take(2))
@@ -183,7 +183,7 @@ class Receipts(Suite):
 
     @scenario
     async def test_release_uncounted_by_the_topics_delay(self, rig: Rig) -> None:
-        """Where that is none, the message is due now, and not as it was."""
+        """Without a topic's delay, the message is due now, and not as it was."""
         await rig.configure(retry_delays_ms=())
         receipts = await taken(rig, "x")
         rig.advance(10)
@@ -192,7 +192,7 @@ class Receipts(Suite):
 
     @scenario
     async def test_release_each_after_its_own_delay(self, rig: Rig) -> None:
-        """Delays may differ; without one and uncounted a message is as it was."""
+        """Delays may differ; without one and uncounted a message is unchanged."""
         await rig.put("a", "b")
         await rig.put("c", "d")
         batch = await rig.take()
@@ -216,7 +216,7 @@ class Receipts(Suite):
     @within_a_shard
     @scenario
     async def test_release_each_with_its_own_error(self, rig: Rig) -> None:
-        """None keeps what was said before; the events stand in the order of the receipts."""
+        """None keeps the earlier error; the events are in the order of the receipts."""
         await rig.put("a", "b")
         await rig.put("c", "d", "e")
         await rig.release(receipts_of(await rig.take()), 0, "before", counted=False)
@@ -256,7 +256,7 @@ class Receipts(Suite):
 
     @scenario
     async def test_touch_moves_the_end(self, rig: Rig) -> None:
-        """The lease ends so long from now, later or sooner; the receipt stays good."""
+        """The lease ends ``lease_ms`` from now, later or sooner; the receipt stays good."""
         receipts = await taken(rig, "x", lease_ms=1_000)
         rig.advance(999)
         assert await rig.touch(receipts, 5_000) == ["touched"]
@@ -293,7 +293,7 @@ class Receipts(Suite):
     @pytest.mark.parametrize(("reason", "kept"), [("bad", "bad"), ("", ""), (None, "before")])
     @scenario
     async def test_bury(self, rig: Rig, reason: str | None, kept: str) -> None:
-        """It lies there with the reason, until somebody kicks it."""
+        """It stays dead with the reason, until it is kicked."""
         await rig.release(await taken(rig, "x"), 0, "before")
         assert await rig.bury(receipts_of(await rig.take()), reason) == ["buried"]
         rig.advance(10**10)
@@ -308,7 +308,7 @@ class Receipts(Suite):
     async def test_what_was_given_back_goes_its_own_way(
         self, rig: Rig, verb: str, is_ordered: bool
     ) -> None:
-        """The lease of those that were taken with it ends, and is over for them alone."""
+        """Messages of one take are independent: a lease ends for its own message alone."""
         await rig.configure(ordered=is_ordered)
         for id_ in "xyz":
             await rig.put_entries(
@@ -333,7 +333,7 @@ class Receipts(Suite):
 
     @scenario
     async def test_bury_frees_the_message_from_its_owner(self, rig: Rig) -> None:
-        """What is dead is held by nobody, and its lease never ends."""
+        """A dead message is held by no owner, and has no lease."""
         receipts = await taken(rig, "x")
         await rig.bury(receipts)
         start = len(await rig.events())

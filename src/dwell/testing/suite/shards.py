@@ -1,7 +1,7 @@
-"""Rules that hold within a shard, and not over several.
+"""Rules that hold within a shard, and not across several.
 
-They are the order, all or none, and ``max_pending``; and an id is looked for under the key that it
-was put with. A suite of a store of several shards says ``shards = 4``, and goes without them.
+They are the order, all or none, and ``max_pending``; and an id is found only under the key of its
+put. A suite of a store of several shards sets ``shards = 4``, and skips them.
 """
 
 import functools

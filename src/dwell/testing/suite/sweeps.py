@@ -1,4 +1,4 @@
-"""Sweeps: every message once, place by place, whatever moves meanwhile."""
+"""Sweeps: every message once, place by place, while other messages move."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,7 +16,7 @@ _EVERYWHERE = 2**63 - 1
 async def sweep_all(
     rig: Rig, wanted: Wanted = EVERY, *, limit: int = 2, parts: Sequence[int] = (0, _EVERYWHERE)
 ) -> list[str]:
-    """Return the ids that a sweep gives, part after part."""
+    """Return the ids that a sweep returns, part after part."""
     ids: list[str] = []
     for start, stop in pairwise(parts):
         place: int | None = start
@@ -36,7 +36,7 @@ class Sweeps(Suite):
     @pytest.mark.parametrize("limit", [1, 2, 5, 1000])
     @scenario
     async def test_sweep_gives_each_message_once(self, rig: Rig, limit: int) -> None:
-        """Messages of all topics and states come once, whatever the size of an answer."""
+        """Messages of all topics and states come once, with answers of any size."""
         await one_in_each_state(rig)
         await rig.put("other", topic="u")
         ids = await sweep_all(rig, limit=limit)
@@ -44,7 +44,7 @@ class Sweeps(Suite):
 
     @scenario
     async def test_sweep_in_parts(self, rig: Rig) -> None:
-        """Parts that meet give each message once."""
+        """Adjacent parts return each message once."""
         await rig.put(*"abcdefg", delay_ms=5)
         places = (await rig.store.sweep(EVERY, 0, 0, 0)).places
         for cut in range(places + 1):
@@ -54,13 +54,13 @@ class Sweeps(Suite):
     @pytest.mark.parametrize("state", list(State)[1:])
     @scenario
     async def test_sweep_by_state(self, rig: Rig, state: State) -> None:
-        """Only the wanted states are given."""
+        """Only the requested states are returned."""
         await one_in_each_state(rig)
         assert await sweep_all(rig, Wanted(states=(state,))) == [state.name.lower()]
 
     @scenario
     async def test_sweep_by_topic_due_and_key(self, rig: Rig) -> None:
-        """Everything that is said must hold; the upper bound of due is out."""
+        """All conditions must hold; the upper bound of due is exclusive."""
         start = rig.now_ms
         await rig.put("a", delay_ms=10, key="k")
         await rig.put("b", delay_ms=20, key="k")
@@ -75,7 +75,7 @@ class Sweeps(Suite):
 
     @scenario
     async def test_sweep_while_messages_move(self, rig: Rig) -> None:
-        """Who was there all the time is given once, in its state of that moment."""
+        """A message that exists throughout is returned once, in its state of that moment."""
         await rig.put(*"abcdef", delay_ms=10)
         first = await rig.store.sweep(EVERY, 0, _EVERYWHERE, 3)
         assert first.next_place is not None
@@ -100,13 +100,13 @@ class Sweeps(Suite):
 
     @scenario
     async def test_sweep_of_nothing(self, rig: Rig) -> None:
-        """An empty store has nothing to give."""
+        """An empty store returns nothing."""
         found = await rig.store.sweep(EVERY, 0, _EVERYWHERE, 10)
         assert (len(found.messages), found.next_place) == (0, None)
 
     @scenario
     async def test_clear__other_states_and_topics__stay(self, rig: Rig) -> None:
-        """Clear cancels what nobody has taken, and leaves what is leased and other topics."""
+        """Clear cancels messages that are not leased, and leaves the rest and other topics."""
         await one_in_each_state(rig)
         await rig.put("other", topic="u")
         assert await clear(rig) == 3
@@ -116,7 +116,7 @@ class Sweeps(Suite):
 
     @scenario
     async def test_clear__messages_that_come_and_go__each_is_cancelled_once(self, rig: Rig) -> None:
-        """What is there all the time is cancelled; what others cancel is not counted."""
+        """Messages that exist throughout are cancelled; cancels by others are not counted."""
         await rig.put(*map(str, range(40)), delay_ms=5)
         count, place, come = 0, 0, 0
         following: int | None = 0
@@ -133,7 +133,7 @@ class Sweeps(Suite):
 
 
 async def clear(rig: Rig, topic: str = "t") -> int:
-    """Cancel all messages of a topic that nobody has taken; return how many."""
+    """Cancel all messages of a topic that are not leased; return how many."""
     count = 0
     place: int | None = 0
     while place is not None:

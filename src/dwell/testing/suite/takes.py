@@ -16,7 +16,7 @@ class Takes(Suite):
 
     @scenario
     async def test_take_no_more_bytes_than_a_batch_has(self, rig: Rig) -> None:
-        """What is too much for one answer is in the next ones."""
+        """Messages that do not fit in one answer are in the next answers."""
         ids = [f"{number:02d}" for number in range(40)]
         for at in range(0, len(ids), 2):
             await rig.put(*ids[at : at + 2], topic="ts"[at // 20], body=bytes(MAX_BODY_BYTES))
@@ -30,7 +30,7 @@ class Takes(Suite):
 
     @scenario
     async def test_take_by_ids_no_more_bytes_than_a_batch_has(self, rig: Rig) -> None:
-        """Those for which there is no room stay ready."""
+        """Messages that do not fit stay ready."""
         ids = [f"{number:02d}" for number in range(24)]
         for at in range(0, len(ids), 2):
             await rig.put(*ids[at : at + 2], body=bytes(MAX_BODY_BYTES))
@@ -45,7 +45,7 @@ class Takes(Suite):
     @within_a_shard
     @scenario
     async def test_take_by_priority_due_and_arrival(self, rig: Rig) -> None:
-        """Priority comes first, then the due, then who came first."""
+        """Priority comes first, then the due, then the arrival."""
         await rig.put("late", delay_ms=-1)
         await rig.put("early", delay_ms=-2)
         await rig.put("early too", delay_ms=-2)
@@ -59,7 +59,7 @@ class Takes(Suite):
     @within_a_shard
     @scenario
     async def test_take_late_but_more_urgent(self, rig: Rig) -> None:
-        """A message that falls due later goes before what waited longer, if it is more urgent."""
+        """A message that falls due later goes before older messages, if it is more urgent."""
         await rig.put("urgent", delay_ms=LATER_MS, priority=1)
         await rig.put("usual")
         rig.advance(LATER_MS)
@@ -70,7 +70,7 @@ class Takes(Suite):
     @within_a_shard
     @scenario
     async def test_take_keeps_the_arrival(self, rig: Rig, verb: str) -> None:
-        """Whatever comes back stands where it stood among those of the same due."""
+        """A message that comes back keeps its place among messages of the same due."""
         await rig.put("a", delay_ms=-5)
         receipts = receipts_of(await rig.take(lease_ms=LATER_MS))
         await rig.put("b", delay_ms=LATER_MS if verb != "lapse" else -5)
@@ -91,7 +91,7 @@ class Takes(Suite):
     @within_a_shard
     @scenario
     async def test_take_after_rescheduling_to_the_front(self, rig: Rig) -> None:
-        """A ready message that is moved stands where its new due says."""
+        """A ready message that is moved goes to the place of its new due."""
         await rig.put("a", "b", "c")
         await rig.reschedule("c", delay_ms=-1)
         await rig.reschedule("a", delay_ms=LATER_MS)
@@ -112,7 +112,7 @@ class Takes(Suite):
     @within_a_shard
     @scenario
     async def test_take_topics_as_listed(self, rig: Rig) -> None:
-        """Topic after topic, up to the limit over all; unknown ones give nothing."""
+        """Topic after topic, up to the limit over all; unknown topics give nothing."""
         await rig.put("a1", "a2", topic="a", priority=1)
         await rig.put("b1", "b2", topic="b", priority=0)
         batch = await rig.take(3, topics=["none", "a", "a", "b"])
@@ -134,7 +134,7 @@ class Takes(Suite):
 
     @scenario
     async def test_take_nothing(self, rig: Rig) -> None:
-        """A take that finds nothing answers with a batch of none, with no receipts in it."""
+        """A take that finds nothing answers with an empty batch, without receipts."""
         batch = await rig.take(topics=["none"])
         assert len(batch) == 0
         assert receipts_of(batch).shape == (0, 2)
@@ -142,7 +142,7 @@ class Takes(Suite):
 
     @scenario
     async def test_take_from_a_paused_topic(self, rig: Rig) -> None:
-        """It gives nothing, and everything when it goes on."""
+        """It gives nothing, and everything when it resumes."""
         await rig.put("x")
         await rig.put("y", topic="u")
         await rig.configure(paused=True)
@@ -155,7 +155,7 @@ class Takes(Suite):
 
     @scenario
     async def test_take_shows_what_was_taken(self, rig: Rig) -> None:
-        """A taken message says that it is leased, until when, and which attempt this is."""
+        """A taken message shows that it is leased, until when, and its attempt."""
         await rig.put("x", key="k", headers={"h": "v"})
         (message,) = await rig.take(lease_ms=1_000)
         assert (message.topic, message.id, message.body) == ("t", "x", b"x")
@@ -169,7 +169,7 @@ class Takes(Suite):
 
     @scenario
     async def test_take_chooses_the_lease(self, rig: Rig) -> None:
-        """The taker's word goes before the message's, and that before the topic's."""
+        """The taker's lease precedes the message's, and that precedes the topic's."""
         await rig.configure(lease_ms=300_000)
         await rig.put("own", lease_ms=200_000)
         await rig.put("usual")
@@ -180,7 +180,7 @@ class Takes(Suite):
 
     @scenario
     async def test_take_asks_the_topic_when_it_matters(self, rig: Rig) -> None:
-        """A topic's lease and attempts are those of the moment, not of the put."""
+        """A topic's lease and attempts apply as they are at the take, not at the put."""
         await rig.configure(lease_ms=300, max_attempts=1)
         await rig.put("x")
         await rig.configure(lease_ms=500, max_attempts=2)
@@ -195,7 +195,7 @@ class Takes(Suite):
 
     @scenario
     async def test_take_counts_attempts(self, rig: Rig) -> None:
-        """When the last attempt's lease ends, the message is dead; its own limit goes first."""
+        """When the last attempt's lease ends, the message is dead; its own limit comes first."""
         await rig.configure(lease_ms=100, max_attempts=1)
         await rig.put("x", max_attempts=3)
         for attempt in (1, 2, 3):
@@ -210,7 +210,7 @@ class Takes(Suite):
 
     @scenario
     async def test_held_by_an_owner(self, rig: Rig) -> None:
-        """It gives what that owner has, by due, with the receipts of the take."""
+        """It returns the messages of that owner, by due, with the receipts of the take."""
         await rig.put("late", delay_ms=-1, priority=0)
         await rig.put("early", delay_ms=-2)
         await rig.put("other", delay_ms=-3, topic="u")
@@ -225,7 +225,7 @@ class Takes(Suite):
 
     @scenario
     async def test_held_page__gives_each_once(self, rig: Rig) -> None:
-        """Pages together are what an owner holds, also while others of it are acked and taken."""
+        """Pages together are all that an owner holds, even while others are acked and taken."""
         names = [f"n{at:03}" for at in range(150)]
         for at, id_ in enumerate(names):
             await rig.put(id_, delay_ms=at % 7)
@@ -244,14 +244,14 @@ class Takes(Suite):
                 await rig.ack(page.messages.receipts[:3])
                 await rig.store.take(["t"], 5, 0, "you")
         assert sorted(found, key=_name) == sorted(held, key=_name)
-        # A server puts as much into one answer as that holds.
+        # A server fills an answer up to its own limit.
         assert pages > 1 or isinstance(rig.store, RemoteStore)
         assert not len((await rig.store.held_page("nobody", None, 10)).messages)
 
     @within_a_shard
     @scenario
     async def test_held_no_longer(self, rig: Rig) -> None:
-        """What was acked, released, buried, or lapsed is held no more; what was touched is."""
+        """Acked, released, buried and lapsed messages are no longer held; touched messages are."""
         await rig.put("acked", "released", "buried", "touched", "lapsed")
         receipts = receipts_of(await rig.take(lease_ms=1_000))
         await rig.ack(receipts[:1])

@@ -14,7 +14,7 @@ _DEAD_BY_TIME = "expired"
 
 
 class Times(Suite):
-    """What time does by itself, and the verb ``tick``."""
+    """Changes by time, and the verb ``tick``."""
 
     # --- dues ---------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Times(Suite):
 
     @scenario
     async def test_each_reader_sees_the_present(self, rig: Rig) -> None:
-        """Counts, scans and what is held are those of now."""
+        """Counts, scans and held messages show the present."""
         await rig.put("x")
         await rig.take(lease_ms=1_000)
         await rig.put("y", delay_ms=1_000)
@@ -129,7 +129,7 @@ class Times(Suite):
     @pytest.mark.parametrize("delay_ms", [0, LATER_MS])
     @scenario
     async def test_expires_in_its_millisecond(self, rig: Rig, delay_ms: int) -> None:
-        """A message that nobody took in time is dead, be it ready or delayed."""
+        """A message that was not taken in time is dead, ready or delayed before."""
         await rig.put("x", delay_ms=delay_ms, expires_in_ms=1_000)
         rig.advance(999)
         await rig.tick()
@@ -141,7 +141,7 @@ class Times(Suite):
 
     @scenario
     async def test_expires_at_once(self, rig: Rig) -> None:
-        """What is put too late is accepted, and is dead."""
+        """A message put too late is accepted, and is dead."""
         assert await rig.put("x", expires_in_ms=0) == ["created"]
         assert await rig.take_ids() == []
         assert await rig.happened() == ["put x", "expire x"]
@@ -173,7 +173,7 @@ class Times(Suite):
 
     @scenario
     async def test_expires_not_after_being_moved_to_the_same_due(self, rig: Rig) -> None:
-        """A move clears an expiry that the due comes after, also where the due stays the same."""
+        """A move clears an expiry before the due, even if the due stays the same."""
         await rig.put("x", delay_ms=2_000, expires_in_ms=1_000)
         assert await rig.reschedule("x", delay_ms=2_000) == ["moved"]
         assert (await rig.get("x")).expires_ms == 0
@@ -184,9 +184,9 @@ class Times(Suite):
 
     @scenario
     async def test_deadline_is_the_nearest(self, rig: Rig) -> None:
-        """Dues, leases and expiries all count; what is ready or dead waits for nothing.
+        """Dues, leases and expiries all count; ready and dead messages have no deadline.
 
-        A store may wake up too soon, and then say when to wake up again, but never too late.
+        A store may wake up too early, and then name the next time, but never too late.
         """
         assert await rig.tick() is None
         await rig.put("dead", "ready", priority=0)
@@ -202,7 +202,7 @@ class Times(Suite):
 
     @scenario
     async def test_deadline_goes_away(self, rig: Rig) -> None:
-        """What was cancelled, moved, acked or touched is soon waited for no longer."""
+        """A deadline of a message that was cancelled, moved, acked or touched soon disappears."""
         await rig.put("x", delay_ms=1_000)
         await rig.put("y", delay_ms=2_000)
         await rig.cancel("x")
@@ -254,7 +254,7 @@ class Times(Suite):
 
     @scenario
     async def test_clock_jumps_back_before_the_due(self, rig: Rig) -> None:
-        """What was ready is not taken early, but at its due by the clock that is right."""
+        """A ready message is not taken early, but at its due by the corrected clock."""
         await rig.put("x", delay_ms=5_000)
         rig.advance(5_000)
         await rig.tick()
@@ -268,7 +268,7 @@ class Times(Suite):
 
     @scenario
     async def test_clock_jumps_back_with_leases(self, rig: Rig) -> None:
-        """A lease lasts to its end by the clock; what is new counts from the clock of now."""
+        """A lease lasts to its end by the clock; new leases count from the present clock."""
         await rig.put("x")
         receipts = receipts_of(await rig.take(lease_ms=1_000))
         rig.advance(-500)
@@ -281,7 +281,7 @@ class Times(Suite):
 
     @scenario
     async def test_clock_jumps_back_after_an_expiry(self, rig: Rig) -> None:
-        """What time has ended stays so: a dead message does not come to life again."""
+        """A change by time is final: a dead message does not come to life again."""
         await rig.put("x", expires_in_ms=1_000)
         rig.advance(1_000)
         await rig.tick()
@@ -291,7 +291,7 @@ class Times(Suite):
     @within_a_shard
     @scenario
     async def test_clock_jumps_far_ahead(self, rig: Rig) -> None:
-        """After a long sleep everything that is due comes at once, in order."""
+        """After a long sleep all due messages come at once, in order."""
         await rig.put_entries(
             [rig.entry(f"{number}", delay_ms=1 + number * 600_000) for number in range(500)]
         )

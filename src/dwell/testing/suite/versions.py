@@ -1,4 +1,4 @@
-"""Versions: verbs by id that change a message only as a scan has seen it."""
+"""Versions: verbs by id that change a message only if it is as a scan has seen it."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ async def _falls_due(rig: Rig) -> None:
     rig.advance(1_000)
 
 
-#: What may happen to a ready message between a scan and a verb.
+#: Possible changes of a ready message between a scan and a verb.
 CHANGES: dict[str, Callable[[Rig], Awaitable[object]]] = {
     "released": _taken_and_released,
     "buried": _taken_and_buried,
@@ -67,7 +67,7 @@ async def _replace(store: Store, versions: U64) -> str:
     return str(done.result)
 
 
-#: Verbs that change a ready message by its id, and what they answer.
+#: Verbs that change a ready message by its id, and their answers.
 VERBS = {"cancelled": _cancel, "moved": _reschedule, "taken": _take, "replaced": _replace}
 
 
@@ -84,7 +84,7 @@ class Versions(Suite):
     @pytest.mark.parametrize("done", VERBS)
     @scenario
     async def test_version__unchanged_message__is_changed(self, rig: Rig, done: str) -> None:
-        """A message that is as it was seen is changed, whatever happened to others."""
+        """A message in the seen version is changed, whatever happened to others."""
         await rig.put("a", "x", "b")
         versions = await versions_of(rig, State.READY)
         await rig.put("a", on_conflict="replace")
@@ -107,7 +107,7 @@ class Versions(Suite):
 
     @scenario
     async def test_version__of_a_sweep__is_that_of_a_scan(self, rig: Rig) -> None:
-        """A sweep and a scan give a message the same version, with a key to choose it by or not."""
+        """A sweep and a scan give a message the same version, selected by a key or not."""
         await rig.put("a", "b", key="k")
         await rig.put("c", "d")
         await rig.take_by_ids("d")
@@ -122,7 +122,7 @@ class Versions(Suite):
 
     @scenario
     async def test_version__kicked_message__is_not_kicked_again(self, rig: Rig) -> None:
-        """A dead message is kicked as it was seen, and not when it died again since."""
+        """A dead message is kicked in the seen version, and not after it died again."""
         await rig.put("x", "y")
         for id_ in "xy":
             await rig.bury(receipts_of(await rig.take_by_ids(id_)), "why")
@@ -148,19 +148,19 @@ class Versions(Suite):
 
     @scenario
     async def test_version__message_that_is_gone__is_not_put(self, rig: Rig) -> None:
-        """What replaces a message as it was seen is not put where that is gone."""
+        """A replacement with a version is not put if the message is gone."""
         await rig.put("x")
         versions = np.array([(await versions_of(rig, State.READY))["x"]])
         await rig.ack(receipts_of(await rig.take_by_ids("x")))
         assert await _replace(rig.store, versions) == "unknown"
         assert await rig.find("x") is None
-        # Without a version it replaces whatever there is, and is put where there is nothing.
+        # Without a version it replaces any message, and is put where there was none.
         assert await _replace(rig.store, np.zeros(1, np.uint64)) == "created"
         assert await _replace(rig.store, np.zeros(1, np.uint64)) == "replaced"
 
     @scenario
     async def test_version__delayed_message__is_changed_as_seen(self, rig: Rig) -> None:
-        """Of delayed messages, those are changed that are as they were seen."""
+        """Only delayed messages in the seen version are changed."""
         await rig.put(*"abcd", delay_ms=LATER_MS)
         seen = await versions_of(rig, State.DELAYED)
         await rig.reschedule("b", delay_ms=LATER_MS - 1)
@@ -176,7 +176,7 @@ class Versions(Suite):
 
     @scenario
     async def test_version__id_twice__is_changed_once(self, rig: Rig) -> None:
-        """An id that stands twice in one batch is changed by the first."""
+        """A repeated id in one batch is changed by its first occurrence."""
         await rig.put("x")
         version = (await versions_of(rig, State.READY))["x"]
         due_ms = np.full(2, rig.now_ms + LATER_MS)
