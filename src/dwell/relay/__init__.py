@@ -1,1 +1,1 @@
-"""Relays: what comes from a broker is held until it is due, and goes on to a broker."""
+"""Relays: hold records from a broker until they are due, and send them on to a broker."""

@@ -1,15 +1,14 @@
-"""Targets that take nothing just now: what is for them waits, and what goes elsewhere passes it."""
+"""Targets that accept nothing at the moment: their records wait, and other records pass them."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dwell.relay.record import Record
 
-#: How long a target is left alone after the first refusal, and at most, as each pause is twice the
-#: one before.
+#: The pause of a target after its first refusal, and the longest; each pause is twice the last.
 _FIRST_MS = 500
 _MOST_MS = 16_000
-#: After how long without a message a target is forgotten.
+#: A target without messages is dropped after this time.
 _FORGET_MS = 60_000
 
 
@@ -19,7 +18,7 @@ class _Pause(NamedTuple):
 
 
 class Apart:
-    """The targets of one outlet that are set apart, and when each is tried again."""
+    """The targets of one outlet that are set apart, and the time of their next attempts."""
 
     def __init__(self) -> None:
         self._pauses: dict[str, _Pause] = {}
@@ -32,19 +31,19 @@ class Apart:
             self._pauses[target] = _Pause(length_ms, now_ms + length_ms)
 
     def discard(self, targets: Iterable[str]) -> list[str]:
-        """Set targets apart no longer, as they took something; return those that were."""
+        """Return targets to normal, as they accepted a record; return those now back."""
         gone = self._pauses.keys() & set(targets) if self._pauses else set()
         for target in gone:
             del self._pauses[target]
         return sorted(gone)
 
     def forgotten(self, now_ms: int) -> list[str]:
-        """Forget targets that nothing has been for in a while, and return them."""
+        """Drop targets without records for a while, and return them."""
         last_ms = now_ms - _FORGET_MS
         return self.discard([one for one, p in self._pauses.items() if p.until_ms < last_ms])
 
     def waits(self, records: Sequence[Record], now_ms: int) -> dict[int, list[int]]:
-        """Return the places of records whose targets are left alone, by for how long, in ms."""
+        """Return the places of records whose targets are paused, by the rest of the pause in ms."""
         found: dict[int, list[int]] = {}
         if not self._pauses:
             return found

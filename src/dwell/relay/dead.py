@@ -1,4 +1,4 @@
-"""Dead letters: records that no time, no target or no broker was found for, with the reason."""
+"""Dead letters: records without a due, target or broker, with the reason."""
 
 import logging
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 REASON = "dwell-reason"
 _WHO = "dead letters"
-#: What of a reason is kept, characters.
+#: How many characters of a reason are kept.
 _MOST_REASON = 1_000
 
 #: A record and the letter that is sent in its place.
@@ -20,7 +20,7 @@ _Pair = tuple[Record, Record]
 
 
 class DeadLetters:
-    """The topic of a sink that takes what can go nowhere else; ``last`` takes what it refuses."""
+    """The topic of a sink for dead letters; ``last`` takes the letters that it refuses."""
 
     def __init__(self, sink: Sink, topic: str, last: Sink, tally: Tally) -> None:
         self._sink = sink
@@ -30,7 +30,7 @@ class DeadLetters:
         self.topic = topic
 
     def letter(self, record: Record, reason: str) -> Record:
-        """Return what is sent in place of a record: the record, why, and where it came from."""
+        """Return the letter for a record: the record, the reason, and its origin."""
         said = [
             (REASON, reason[:_MOST_REASON].encode("utf-8", "backslashreplace")),
             (FROM, record.origin.encode("utf-8", "backslashreplace")),
@@ -48,8 +48,8 @@ class DeadLetters:
     async def send(self, dead: Sequence[tuple[Record, str]]) -> list[Record]:
         """Send letters of records; return the records whose letters cannot be kept now.
 
-        A letter that is refused for good is kept by the last sink, at the least its reason. One
-        that its topic is set to drop is lost, and counted.
+        If a letter is refused for good, the last sink keeps at least its reason. A letter that its
+        topic is set to drop is lost, and counted.
         """
         letters = [(record, self.letter(record, reason)) for record, reason in dead]
         refused, left = await self._try(self._sink, letters)
@@ -85,7 +85,7 @@ class DeadLetters:
         return [pair for pair, why in told if why.is_final and not why.is_dropped], left
 
     def _note_dropped(self, dropped: Sequence[tuple[_Pair, Refusal]]) -> None:
-        """Count letters that their topic is set to drop; each reason is logged once."""
+        """Count letters that their topic is set to drop; log each reason once."""
         self._tally.dropped += len(dropped)
         for (record, letter), why in dropped:
             if why.reason not in self._told:
@@ -108,7 +108,7 @@ def _whole(letter: Record) -> Record:
 
 
 def _bare(letter: Record) -> Record:
-    """Return a letter without key and headers, as the body is worth more than these."""
+    """Return a letter without key and headers, because the body is worth more."""
     return Record(letter.topic, letter.id, letter.body, None, letter.headers[-2:])
 
 

@@ -1,4 +1,4 @@
-"""What ``--from`` and ``--to`` name: the adapter for an address."""
+"""The ends of a relay, ``--from`` and ``--to``: the adapter for an address."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from dwell.urls import shown
 class End:
     """One end of a relay: an address, and the topics that it names.
 
-    ``extra`` is what of Dwell has to be installed for it. ``has_once`` says that the broker has
-    transactions that hold a batch and what was done with it.
+    ``extra`` is the extra of Dwell that it needs. ``has_once`` tells that the broker has
+    transactions that cover a batch and the note about it.
     """
 
     url: str
@@ -27,7 +27,7 @@ class End:
 
     @staticmethod
     def of(url: str) -> "End | None":
-        """Return the end that an address names; None where it is one of a store."""
+        """Return the end of an address; None for the address of a store."""
         scheme = urlsplit(url).scheme
         kind = _KINDS.get(scheme.partition("+")[0])
         return None if kind is None else kind(url)
@@ -39,7 +39,7 @@ class End:
 
     @property
     def group(self) -> str:
-        """The group that relays of one source read in; raises InvalidUrl."""
+        """The consumer group of the relays of a source; raises InvalidUrl."""
         return ""
 
     def source(self) -> Source:
@@ -47,9 +47,9 @@ class End:
         raise NotImplementedError
 
     def sink(self, *, most_ms: int, once: Owner | None = None) -> Sink:
-        """Return the sink, which the broker may take so long for.
+        """Return the sink; its broker may take up to ``most_ms``.
 
-        With ``once`` it is the one that sends that owner's messages exactly once.
+        With ``once`` it sends that owner's messages exactly once.
         """
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class _RabbitMQEnd(End):
 
 
 class _OutboxEnd(End):
-    """An outbox, which is only read: its rows are written by applications."""
+    """An outbox, which is only read: applications write its rows."""
 
     extra = "outbox"
 
@@ -127,7 +127,7 @@ class _OutboxEnd(End):
         raise InvalidSettings("--to: got an outbox, expected a broker; an outbox is only read")
 
 
-#: By how an address begins; what follows a plus is the database.
+#: The kinds by the start of an address; the part after a plus is the database.
 _KINDS: dict[str, type[End]] = {
     "kafka": _KafkaEnd,
     "amqp": _RabbitMQEnd,

@@ -1,9 +1,9 @@
-"""How a record stands in the queue: as a message that people can read, find and cancel.
+"""The form of a record in the queue: a message that people can read, find and cancel.
 
-Key and headers stand as text, as far as a message can say them. What it cannot (bytes that are no
-text, a name that comes twice, no body at all) is kept beside them, byte for byte, in the header
-``dwell-raw``: Base64 of MessagePack ``[key, [[name, value], ...], has no body]``. What only one
-kind of broker knows of a message is in ``dwell-properties``, in Base64.
+Key and headers are text, as far as a message can hold them. Other values (bytes that are not text,
+a repeated name, no body at all) are kept byte for byte in the header ``dwell-raw``: Base64 of
+MessagePack ``[key, [[name, value], ...], has no body]``. Properties that only one kind of broker
+knows are in ``dwell-properties``, in Base64.
 """
 
 from base64 import b64decode, b64encode
@@ -15,14 +15,14 @@ from dwell.given import values
 from dwell.message import MAX_KEY_BYTES, Extra, decode_extra, encode_extra
 from dwell.relay.record import Headers, Record
 
-#: Where a record goes.
+#: The target of a record.
 TO = "dwell-to"
-#: Which record of which source it was, where its id does not say it.
+#: The record's source and place there, if its id does not contain them.
 FROM = "dwell-from"
 _RAW = "dwell-raw"
 _PROPERTIES = "dwell-properties"
 
-#: What tells a relay something; these do not travel.
+#: The prefix of headers for a relay itself; these are not sent on.
 OURS = "dwell-"
 
 _encoder = msgspec.msgpack.Encoder()
@@ -30,7 +30,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[bytes | None, list[tuple[str, bytes | N
 
 
 def extra_of(record: Record, target: str | None) -> bytes:
-    """Return a record's key and headers as a message keeps them; raises InvalidHeaders."""
+    """Return a record's key and headers in the form of a message; raises InvalidHeaders."""
     headers = {} if target is None else {TO: target}
     if record.origin not in ("", record.id):
         headers[FROM] = record.origin
@@ -53,10 +53,10 @@ def extra_of(record: Record, target: str | None) -> bytes:
 
 
 def records_of(batch: Batch, to: str = "") -> list[Record]:
-    """Return the records that a batch holds, with where each goes as its topic, or ``to``.
+    """Return the records in a batch; the topic of each is its target, or ``to``.
 
-    One that cannot be read is ``broken``, as any message of a topic may name such headers. Their
-    ids are not asked for, as most are never needed.
+    An unreadable record is ``broken``, because any message of a topic may have such headers. Their
+    ids are not read, because most are never needed.
     """
     return [_record_of(*pair, to) for pair in zip(batch.bodies, batch.extras, strict=True)]
 
@@ -89,18 +89,18 @@ def _plain_record_of(body: bytes, extra: Extra, to: str) -> Record:
 
 
 def origins_of(batch: Batch) -> list[str]:
-    """Return of each message of a batch which record of which source it was."""
+    """Return the origin of each message of a batch: its source and place there."""
     pairs = zip(batch.ids, batch.extras, strict=True)
     return [decode_extra(data).headers.get(FROM, id_) for id_, data in pairs]
 
 
 def travelling(headers: Headers) -> Headers:
-    """Return the headers without those that tell a relay something."""
+    """Return the headers without those for a relay itself."""
     return [header for header in headers if not header[0].startswith(OURS)]
 
 
 def _text(data: bytes | None, most: int | None = None) -> str | None:
-    """Return bytes as a text, or None where they are none."""
+    """Return bytes as a text, or None if they are not text."""
     if data is None or (most is not None and not 0 < len(data) <= most):
         return None
     try:

@@ -2,9 +2,9 @@
 
 Each event is a record: its key is the id of the message, so that the events of one message keep
 their order, and its body an object of JSON with the fields of :class:`dwell.batch.events.Event`.
-How far the feed is stands in the queue itself, as a message that never falls due, and is written
-after the broker has what comes before it. So each event arrives at least once, and ``position``
-tells those that arrive twice.
+The position of the feed is in the queue itself, as a message that never falls due, and is written
+after the broker has everything before it. So each event arrives at least once, and ``position``
+identifies repeated events.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How often the queue is asked whether something happened.
+#: How often the queue is polled for new events.
 _LOOK_S = 0.05
 _NAME = "position"
 _YEAR_MS = 366 * 24 * 3_600_000
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """How far a feed is: the position of the next event, and the history that leads there."""
+    """The position of a feed: the position of the next event, and the history up to there."""
 
     position: int = 0
     history: str = ""
@@ -62,7 +62,7 @@ class Feed:
         self.tally = Tally()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Send until told to stop; raises what nothing can be done about."""
+        """Send until told to stop; raises errors that no retry mends."""
         self._stopping = stopping
         self._is_running = True
         try:
@@ -79,19 +79,19 @@ class Feed:
             await self._sink.close()
 
     def why_not_ready(self) -> str | None:
-        """Return what cannot be done just now, or None when all goes on."""
+        """Return the present trouble, or None without any."""
         if not self._is_running:
             return "not running"
         return next(iter(self.tally.trouble.values()), None)
 
     async def _begin(self) -> _Place:
-        """Return where it goes on, once the broker and the queue are there."""
+        """Return where to continue, once the broker and the queue are available."""
         await self._patiently("start", self._sink.open)
         found = await self._patiently("start", lambda: self._queue.get(self._hold, _NAME))
         return _Place() if found is None else _places.decode(found.body)
 
     async def _go_on(self, place: _Place) -> _Place:
-        """Send what comes next; return where that ended."""
+        """Send the next events; return the position after them."""
         page = await self._patiently(
             "queue", lambda: self._queue.events(place.position, self._batch)
         )
@@ -102,16 +102,18 @@ class Feed:
         self.tally.read += len(page.events)
         await self._send(page.events)
         after = _Place(page.next_position, page.history)
-        # That it was written is an event as well, which is sent, and not a reason to write again.
+        # The write of the position is an event as well, which is sent, but not a reason for another
+        # write.
         if set(page.events.topics) != {self._hold}:
             await self._save(after)
         return after
 
     def _check(self, place: _Place, page: EventPage) -> None:
-        """Tell of events that are gone; raises InvalidSettings where others are in their place."""
+        """Warn about lost events; raises InvalidSettings if other events are in their place."""
         is_another = bool(place.history and page.since and place.history != page.since)
         if place.position > page.end_position:
-            # The store has lost the end of its log, and will give these positions to other events.
+            # The store has lost the end of its log, and will reuse these positions for other
+            # events.
             is_another = True
         elif place.position < page.first_position:
             lost = page.first_position - place.position
@@ -160,7 +162,7 @@ class Feed:
         )
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for so long, or until told to stop."""
+        """Wait for a time, or until told to stop."""
         try:
             await asyncio.wait_for(self._stopping.wait(), seconds)
         except TimeoutError:
@@ -168,7 +170,7 @@ class Feed:
 
 
 def _unsent(refused: Sequence[Refusal]) -> DwellError:
-    """Return what to raise: InvalidSettings for what no later try mends."""
+    """Return the error to raise: InvalidSettings if no later attempt can succeed."""
     final = next((refusal for refusal in refused if refusal.is_final), None)
     if final is not None:
         return InvalidSettings(f"--to: {final.reason}")

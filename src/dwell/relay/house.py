@@ -1,4 +1,4 @@
-"""A queue of Dwell's own as a sink: records become messages, due now."""
+"""A queue of Dwell's as a sink: records become messages, due now."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from dwell.relay.record import Record, Refusal
 
 
 class QueueSink:
-    """The topics of an open queue. Ids travel, so a record that comes again is kept once."""
+    """The topics of an open queue. Ids are kept, so a repeated record is kept once."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -61,10 +61,7 @@ class QueueSink:
         places: Sequence[int],
         refused: list[Refusal | None],
     ) -> None:
-        """Put rows in their order, by halves where a batch is refused for one of them or for room.
-
-        Once one has no room, neither has what follows it.
-        """
+        """Put rows in order, by halves if a batch is refused for one of them or lack of room."""
         try:
             puts = await self._queue.put_rows(values.topic(topic), rows)
         except (InvalidInput, TopicFull) as error:
@@ -92,4 +89,4 @@ class QueueSink:
                     refused[at] = dropped
 
     async def close(self) -> None:
-        """Do nothing: whoever opened the queue closes it."""
+        """Do nothing: the caller closes the queue."""

@@ -22,7 +22,7 @@ from dwell.relay.tally import Tally
 
 _log = logging.getLogger(__name__)
 
-#: How much is put at once, with as much again for headers.
+#: How many bytes are put at once, with as much again for headers.
 _MOST_BYTES = MAX_BATCH_BYTES // 2
 
 Step = list[Held] | list[Cancelled]
@@ -32,8 +32,8 @@ TopicOf = Callable[[Held | Cancelled], str]
 class Intake:
     """Reads a source batch by batch; each is held, then committed, while the next is read.
 
-    ``topic_of`` says which topic holds a record, ``topics`` which there are: a message that
-    somebody cancels may be in any.
+    ``topic_of`` returns the topic that holds a record, ``topics`` all such topics: a message to be
+    cancelled may be in any.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Intake:
         self._topics = topics
         self._limit = limit
         self._holding: asyncio.Task[None] | None = None
-        #: The origins of records that are held though one before them in their lane is not.
+        #: The origins of records that are held although an earlier record of their lane is not.
         self._ahead: set[str] = set()
         self._is_stopping = False
 
@@ -75,7 +75,7 @@ class Intake:
             except DwellError:
                 if not self._is_stopping:
                     raise
-                # What is not held is not committed, and comes again.
+                # Records that are not held are not committed, and come again.
                 return
             if self._source.has_lanes:
                 records = [one for one in records if not self._source.comes_again(one)]
@@ -84,11 +84,11 @@ class Intake:
                 self._holding = asyncio.get_running_loop().create_task(self._hold(records))
 
     def stop(self) -> None:
-        """Read nothing more."""
+        """Stop reading."""
         self._is_stopping = True
 
     async def idle(self) -> None:
-        """Return when all that was read is held; raises StoreClosed, or what it was to wait for."""
+        """Return when all read records are held; raises StoreClosed, or the task's error."""
         if self._holding is not None:
             await asyncio.wait([self._holding])
             self._holding.result()
@@ -111,9 +111,9 @@ class Intake:
         self._tally.settled += len(records)
 
     async def _defer(self, records: Sequence[Record], left: Sequence[Record]) -> list[Record]:
-        """Defer what is left of some records, and what follows it in its lane; return the others.
+        """Defer the rest of some records, and the records after it in its lane; return the others.
 
-        What follows and is held already is remembered, so that it is not held twice.
+        Later records that are held already are noted, so that they are not held twice.
         """
         waiting, lanes = set(map(id, left)), set[str]()
         good, deferred = list[Record](), list[Record]()
@@ -134,9 +134,9 @@ class Intake:
     async def _sorted(
         self, records: Sequence[Record]
     ) -> tuple[list[Held | Cancelled], list[Record]]:
-        """Return what becomes of the records, and those that are to come again.
+        """Return the decisions for records, and the records that must come again.
 
-        Those that cannot be read, or say no time or target, are dead letters.
+        Unreadable records, and records without a due or target, become dead letters.
         """
         now_ms = self._queue.clock.now_ms()
         read, good, bad = self._rules.read, list[Held | Cancelled](), list[tuple[Record, str]]()
@@ -146,13 +146,13 @@ class Intake:
             except InvalidInput as error:
                 bad.append((record, str(error)))
             except Exception as error:
-                # Whatever a record is, it must not keep the others from being held.
+                # No record, whatever its content, may block the others.
                 _log.exception("%s: cannot be read", record.origin)
                 bad.append((record, f"record: cannot be read: {type(error).__name__}: {error}"))
         return good, await self._buried(bad)
 
     async def _buried(self, bad: Sequence[tuple[Record, str]]) -> list[Record]:
-        """Make dead letters of records; return those of which none can be kept now."""
+        """Make dead letters of records; return the records whose letters cannot be kept now."""
         if not bad:
             return []
         left = await self._dead.send(bad)
@@ -160,7 +160,7 @@ class Intake:
         return left
 
     def _steps(self, good: list[Held | Cancelled]) -> list[tuple[str, Step]]:
-        """Return what is to be done in each topic: a cancel comes after what came before it."""
+        """Return the steps for each topic: a cancel comes after the records before it."""
         steps: dict[str, list[Step]] = {}
         for one in good:
             mine = steps.setdefault(self._topic_of(one), [])
@@ -170,7 +170,7 @@ class Intake:
         return [(topic, step) for topic, mine in steps.items() for step in mine]
 
     async def _done(self, topic: str, step: Step) -> Step:
-        """Do a step, however long the queue cannot; return what the topic has no room for."""
+        """Do a step, retrying while the queue cannot; return the records without room."""
         try:
             return await patiently(
                 lambda: self._try(topic, step),
@@ -188,9 +188,9 @@ class Intake:
         return await self._put(topic, step)
 
     async def _isolate(self, topic: str, step: Step, reason: str) -> Step:
-        """Find by halves which records the queue refuses for good; those are dead letters.
+        """Find by halves which records the queue refuses for good; they become dead letters.
 
-        What was put with the first try is known by its id when it is put again.
+        Records put by the first attempt are recognised by their ids in the second.
         """
         half = len(step) // 2
         if not half:
@@ -199,7 +199,7 @@ class Intake:
         return [*left, *step[half:]] if left else await self._done(topic, step[half:])
 
     async def _put(self, topic: str, held: Sequence[Held]) -> list[Held]:
-        """Put records; return those that the topic has no room for."""
+        """Put records; return those without room in the topic."""
         left: list[Held] = []
         for part in _chunks(held):
             left += part if left else await self._put_part(topic, part)
@@ -213,7 +213,7 @@ class Intake:
         return left
 
     async def _put_part(self, topic: str, held: Sequence[Held]) -> Sequence[Held]:
-        """Put as many records as there is room for, in their order; return the others."""
+        """Put records in order while there is room; return the others."""
         try:
             answer = await self._queue.put_puts(_puts(topic, held))
         except TopicFull:
@@ -237,7 +237,7 @@ class Intake:
         self._tally.held["unknown"] += unknown
 
     async def _cancel_anywhere(self, topic: str, ids: list[str]) -> list[str]:
-        """Cancel messages, of whichever topic; return the ids that none knows."""
+        """Cancel messages in any topic; return the ids that no topic knows."""
         left = await self._cancel_in(topic, ids)
         for other in await self._topics() if left else ():
             if left and other != topic:
@@ -258,7 +258,7 @@ class Intake:
 
 
 def _chunks(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
-    """Cut what is to be put into batches that a queue takes."""
+    """Split records into batches of a size that a queue accepts."""
     ends = list(accumulate([len(one.record.body or b"") for one in held]))
     if ends[-1] <= _MOST_BYTES and len(held) <= MAX_BATCH_MESSAGES:
         yield held

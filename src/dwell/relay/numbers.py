@@ -1,4 +1,4 @@
-"""What a relay has done, as Prometheus reads it."""
+"""The counts of a relay, as Prometheus reads them."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The way out: messages that fall due go to a sink, and are acked when the broker has them."""
+"""The way out: due messages go to a sink, and are acked when the broker has them."""
 
 import asyncio
 import contextlib
@@ -30,19 +30,19 @@ _log = logging.getLogger(__name__)
 
 _WAIT = "1h"
 _LOOK_S = 0.1
-#: What of a reason a message keeps, characters.
+#: How many characters of a reason a message keeps.
 _MOST_REASON = 200
-#: How soon a lease is made longer while a broker takes its time, as a part of it.
+#: When a lease is extended while a broker is slow, as a part of the lease.
 _KEEP_EVERY = 0.25
 _NO_TARGET = f"target: got none, expected a header {envelope.TO}, or a topic in --to"
 
 
 class Way(NamedTuple):
-    """What an outlet takes: at most ``limit`` messages of a topic at once, as ``owner``.
+    """The takes of an outlet: at most ``limit`` messages of a topic at once, as ``owner``.
 
-    They are its own for ``lease_ms``, which is longer than the broker may take for them. ``to`` is
-    where a message goes that does not say it itself. With ``is_ordered`` nothing is taken while
-    anybody has messages of the topic that were taken before.
+    Their lease is ``lease_ms``, which is longer than the time limit of the broker. ``to`` is the
+    target of a message that names none. With ``is_ordered`` nothing is taken while earlier messages
+    of the topic are leased.
     """
 
     queue: Queue
@@ -55,11 +55,11 @@ class Way(NamedTuple):
 
 
 class Outlet:
-    """Sends what one topic holds, batch after batch, in its order, until it is stopped."""
+    """Sends the messages of one topic, batch after batch, in order, until it is stopped."""
 
     def __init__(self, way: Way, sink: Sink, dead: DeadLetters, tally: Tally) -> None:
         self._queue, self._topic, self._lease_ms, self._to, self._owner, self._limit, _ = way
-        #: Whether somebody may have messages of a topic that is to leave in its order.
+        #: Whether others may hold messages of an ordered topic.
         self._is_shared = way.is_ordered
         self._is_ordered = way.is_ordered
         self._sink = sink
@@ -85,17 +85,17 @@ class Outlet:
             if len(batch):
                 await self._pass_on(batch)
             if self._is_waiting:
-                # What keeps its place would be taken again at once.
+                # A message that keeps its place would be taken again at once.
                 self._is_waiting = False
                 await asyncio.sleep(AGAIN_S)
 
     @property
     def is_stopping(self) -> bool:
-        """Tell whether it was told to stop."""
+        """Tell whether it is stopping."""
         return self._is_stopping
 
     def stop(self) -> None:
-        """Take nothing more; what was taken is sent, or given back."""
+        """Stop taking; messages already taken are sent, or given back."""
         self._is_stopping = True
         if self._taking is not None:
             self._taking.cancel()
@@ -103,9 +103,9 @@ class Outlet:
     async def _take(self) -> Batch:
         if self._is_shared:
             await self._wait_for_others()
-        # A take whose reply is lost has taken all the same.
+        # A take whose reply is lost has taken messages all the same.
         self._is_shared = self._is_ordered
-        # Whether the queue is back should not be known only when something falls due.
+        # The return of the queue should be noticed before a message falls due.
         wait = 0 if self._queue_name in self._tally.trouble else _WAIT
         take = self._queue.take(
             self._topic, self._limit, lease=Millis(self._lease_ms), owner=self._owner, wait=wait
@@ -135,9 +135,9 @@ class Outlet:
             await self._settle(batch, records, refused)
 
     async def _kept(self, batch: Batch, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a broker, and keep what was taken: the lease runs from the take.
+        """Wait for a broker, and extend the leases of a batch: they run from the take.
 
-        Records of other lanes may be sent first, and a broker may take its time for each part.
+        Records of other lanes may be sent first, and a broker may be slow for each part.
         """
         task = asyncio.get_running_loop().create_task(work)
         while not task.done():
@@ -148,7 +148,7 @@ class Outlet:
         return task.result()
 
     async def _records(self, batch: Batch) -> tuple[Batch, list[Record]]:
-        """Return what a batch holds; messages that are none of a relay's are set aside."""
+        """Return the records in a batch; messages that are not a relay's are set aside."""
         records = envelope.records_of(batch, self._to or "")
         lost: dict[str, list[int]] = {}
         for at, record in enumerate(records):
@@ -186,10 +186,11 @@ class Outlet:
     async def _passing(
         self, batch: Batch, records: list[Record], reason: str = ""
     ) -> tuple[Batch, list[Record]]:
-        """Return what may be sent; what is for targets set apart is given back.
+        """Return the messages that may be sent; those for targets set apart are given back.
 
-        It keeps its place, so that it leaves in its order, unless it would fill each take: then it
-        is due when its target is tried again, as nothing else would ever be taken.
+        They keep their place, so that they leave in order, unless they would fill each take: then
+        they are due at the next attempt of their target, because other messages would never be
+        taken.
         """
         now_ms = self._queue.clock.now_ms()
         self._pass_again(self._apart.forgotten(now_ms))
@@ -210,7 +211,7 @@ class Outlet:
     async def _set_apart(
         self, batch: Batch, records: Sequence[Record], refused: Sequence[Refusal | None]
     ) -> Set[int]:
-        """Give back what targets do not take now, so that others pass; return the places."""
+        """Give back messages whose targets accept nothing now; return their places."""
         places = [at for at, why in enumerate(refused) if why is not None and _is_of_target(why)]
         if not places:
             return set()
@@ -229,12 +230,12 @@ class Outlet:
         return set(places)
 
     def _pass_again(self, targets: Collection[str]) -> None:
-        """Tell that targets are not set apart any more."""
+        """Note that targets are no longer set apart."""
         for target in targets:
             self._tally.trouble.pop(_who(target), None)
 
     async def _sent(self, batch: Batch) -> None:
-        """Say that messages are done, and how late they were."""
+        """Ack messages, and count how late they were."""
         self._count_sent(batch)
         await self._ack(batch)
 
@@ -244,9 +245,10 @@ class Outlet:
         self._tally.add_late(batch.due_ms, self._queue.clock.now_ms())
 
     async def _set_aside(self, batch: Batch, dead: Sequence[tuple[int, Record, Refusal]]) -> None:
-        """Make dead letters of what the broker never takes; what is no letter either is buried.
+        """Make dead letters of messages that the broker never accepts; bury the rest.
 
-        What is no letter just now, as the queue of letters is full, is given back.
+        A message whose letter cannot be kept now, because the topic of letters is full, is given
+        back.
         """
         letters = self._letters(batch, dead)
         try:
@@ -277,7 +279,7 @@ class Outlet:
         return letters
 
     async def _give_back(self, batch: Batch, reason: str) -> None:
-        """Give messages back as they were before they were taken, and wait a little."""
+        """Give messages back unchanged, and wait a little."""
         if self._tally.is_news(self._topic, reason):
             _log.warning("%s: %d messages wait for the broker: %s", self._topic, len(batch), reason)
         await self.patiently(partial(self._release, batch, Millis(0), reason))
@@ -293,7 +295,7 @@ class Outlet:
         return results
 
     async def patiently(self, verb: Callable[[], Awaitable[T]]) -> T | None:
-        """Do a verb until it is done; None when the leases are over, or it is to stop meanwhile."""
+        """Retry a verb until it succeeds; None when the leases are over, or on a stop."""
         until_ms = self._queue.clock.now_ms() + self._lease_ms
         try:
             return await patiently(
@@ -309,10 +311,9 @@ class Outlet:
             return None
 
     async def _wait_for_others(self) -> None:
-        """Return when nobody has a message of the topic: it was sent, or its lease is over.
+        """Return when no message of the topic is leased: it was sent, or its lease is over.
 
-        So what a relay that died had taken leaves before what comes after it, and so does what was
-        taken and got lost on its way here.
+        So messages taken by a dead relay, or lost on their way here, leave before later messages.
         """
         until_ms = self._queue.clock.now_ms() + self._lease_ms
         while not self._is_stopping and self._queue.clock.now_ms() <= until_ms:
@@ -323,10 +324,10 @@ class Outlet:
 
 
 class OnceOutlet(Outlet):
-    """Sends what one lane holds exactly once, to a sink that has transactions.
+    """Sends the messages of one lane exactly once, to a sink with transactions.
 
-    ``is_committed`` tells whether the source knows that a message of a lane is held: until then it
-    may give it again, and the queue need not remember what has left already.
+    ``is_committed`` tells whether the source knows that a message of a lane is held: until then the
+    source may return it again, and the queue need not remember sent messages.
     """
 
     def __init__(
@@ -342,7 +343,7 @@ class OnceOutlet(Outlet):
         self._once = sink
         self._lane = lane
         self._is_committed = is_committed
-        #: The names of messages that were sent and may be in the queue all the same.
+        #: The names of messages that were sent and may still be in the queue.
         self._names: Set[bytes] | None = None
 
     async def _pass_on(self, batch: Batch) -> None:
@@ -365,13 +366,13 @@ class OnceOutlet(Outlet):
             await self._send_once(batch, records)
 
     async def _entered(self) -> Set[bytes]:
-        """Return what was sent and may still be here, once the lane is this relay's."""
+        """Return the names of sent messages that may still be here, once the lane is entered."""
         if self._names is None:
             self._names = await self._living(await self._once.enter(self._lane))
         return self._names
 
     async def _living(self, names: Collection[bytes]) -> Set[bytes]:
-        """Return the names of those that are in the queue."""
+        """Return the names whose messages are in the queue."""
         if not names:
             return set()
         numbers = numbers_of(names)
@@ -381,7 +382,7 @@ class OnceOutlet(Outlet):
         return living.intersection(names)
 
     async def _committed(self, batch: Batch, records: list[Record]) -> tuple[Batch, list[Record]]:
-        """Return what the source does not give again; the rest goes back after a while."""
+        """Return messages that the source does not return again; give back the rest for a while."""
         until_ms = self._queue.clock.now_ms() + self._lease_ms // 4
         origins = envelope.origins_of(batch)
         while late := [
@@ -401,7 +402,7 @@ class OnceOutlet(Outlet):
                 sending = self._once.send_once(self._lane, records, names)
                 refused = await self._kept(batch, sending)
             except (BrokerUnreachable, LaneLost) as error:
-                # Whether they were sent is known when the lane was entered again.
+                # Whether they were sent is known once the lane is entered again.
                 self._names = None
                 await self._give_back(batch, str(error))
                 return
@@ -413,7 +414,7 @@ class OnceOutlet(Outlet):
                 await self._acked(batch)
                 return
             if back := await self._set_apart(batch, records, refused):
-                # Nothing was sent, so that the others are sent without them.
+                # Nothing was sent, so the others are sent without them.
                 batch, records = _without(back, batch, records)
                 continue
             waiting = next((r for r in refused if r is not None and not r.is_final), None)
@@ -428,9 +429,9 @@ class OnceOutlet(Outlet):
     async def _replaced(
         self, batch: Batch, records: list[Record], refused: Sequence[Refusal | None]
     ) -> tuple[Batch, list[Record]]:
-        """Put letters in the place of records that were refused, and bury refused letters.
+        """Put letters in the place of refused records, and bury refused letters.
 
-        Returns what is left to send.
+        Returns the rest to send.
         """
         told = [(at, records[at], why) for at, why in enumerate(refused) if why is not None]
         buried = [(at, why) for at, record, why in told if self._is_letter(record)]
@@ -443,14 +444,14 @@ class OnceOutlet(Outlet):
         return _without([at for at, _ in buried], batch, records)
 
     async def _acked(self, batch: Batch) -> None:
-        """Ack messages; those that were are never seen again, so they are forgotten."""
+        """Ack messages; acked messages are never seen again, so their names are dropped."""
         results = await self._ack(batch)
         assert self._names is not None
         if results is not None:
             acked = batch.picked(np.flatnonzero(results.codes == Result.ACKED).tolist())
             self._names = self._names - set(names_of(acked))
         if len(self._names) > self._limit:
-            # Somebody may have cancelled what was sent and could not be acked.
+            # A message that was sent and could not be acked may have been cancelled.
             with contextlib.suppress(DwellError):
                 self._names = await self._living(self._names)
 
@@ -470,7 +471,7 @@ def _who(target: str) -> str:
 def _without(
     places: Collection[int], batch: Batch, records: Sequence[Record]
 ) -> tuple[Batch, list[Record]]:
-    """Return a batch and its records without those at some places."""
+    """Return a batch and its records without some places."""
     if not places:
         return batch, list(records)
     gone = set(places)

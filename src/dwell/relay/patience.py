@@ -1,4 +1,4 @@
-"""Retries: what cannot be done now is done again until it succeeds, and is reported once."""
+"""Retries: work that fails for now is repeated until it succeeds, and is reported once."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: The pause before the next try, seconds.
+#: The pause before the next attempt, in seconds.
 AGAIN_S = 0.5
 
 
@@ -27,7 +27,7 @@ async def patiently(
     """Do some work until it succeeds; raises its last error once ``is_over``.
 
     Until then the error is the trouble of ``who``, and is logged when it is new. Bad input and a
-    closed store are raised at once, as no later try can succeed.
+    closed store are raised at once, because no later attempt can succeed.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A relay as a process: signals, the queue that holds, and what is told to those who watch."""
+"""A relay as a process: signals, the queue that holds the messages, and the status endpoint."""
 
 import asyncio
 import logging
@@ -24,12 +24,12 @@ from dwell.urls import shown
 
 _log = logging.getLogger(__name__)
 
-#: What a few batches of records consist of.
+#: The number of objects in a few batches of records.
 _OBJECTS = 100_000
 
 
 def run(store: str, settings: RelaySettings) -> None:
-    """Relay until SIGTERM or Ctrl-C; raises DwellError for what ends it before."""
+    """Relay until SIGTERM or Ctrl-C; raises DwellError for an error before that."""
     asyncio.run(_run(store, settings))
 
 
@@ -58,7 +58,7 @@ async def _run(store: str, settings: RelaySettings) -> None:
 
 
 def feed_of(queue: Queue, settings: RelaySettings) -> Feed:
-    """Return the feed that some settings mean; raises InvalidInput."""
+    """Return the feed for some settings; raises InvalidInput."""
     assert settings.sink is not None
     end = _end("--to", settings.sink)
     if len(end.topics) != 1:
@@ -69,7 +69,7 @@ def feed_of(queue: Queue, settings: RelaySettings) -> Feed:
 
 
 def relay_of(queue: Queue, settings: RelaySettings) -> Relay:
-    """Return the relay that some settings mean; raises InvalidInput."""
+    """Return the relay for some settings; raises InvalidInput."""
     came = None if settings.source is None else _end("--from", settings.source)
     goes = None if settings.sink is None else _end("--to", settings.sink)
     if goes is not None and len(goes.topics) > 1:
@@ -95,7 +95,7 @@ def relay_of(queue: Queue, settings: RelaySettings) -> Relay:
     if settings.exactly_once and came is not None:
         once = Owner(settings.hold, came.group, queue.store.number)
     lease_ms = values.lease_ms(settings.lease)
-    # What a broker has not said by then is given back while it is still this relay's.
+    # A record that the broker has not answered by then is given back while its lease lasts.
     sink = None if goes is None else goes.sink(most_ms=lease_ms * 2 // 3, once=once)
     plan = Plan(
         hold=settings.hold,
@@ -118,7 +118,7 @@ def relay_of(queue: Queue, settings: RelaySettings) -> Relay:
 
 
 def _check_said(settings: RelaySettings) -> None:
-    """Refuse what says of records what they say themselves; raises InvalidSettings."""
+    """Refuse settings for values that the records contain themselves; raises InvalidSettings."""
     for name in ("due", "delay", "default_delay", "target", "exactly_once"):
         if getattr(settings, name):
             option = name.replace("_", "-")

@@ -1,22 +1,22 @@
-"""One message of a broker, as it comes from a source and as a sink is given it."""
+"""One message of a broker, as a source returns it and a sink gets it."""
 
 from typing import Any, NamedTuple
 
 import msgspec
 
-#: Headers as brokers have them: names may come again, values are bytes or nothing.
+#: Headers as brokers have them: names may be repeated, values are bytes or nothing.
 Headers = list[tuple[str, bytes | None]]
 
 
 class Record(msgspec.Struct, gc=False):
     """A message outside of the queue.
 
-    ``topic`` is where it came from, or where it goes. ``id`` is what a repetition of it has as
-    well. ``body`` is None for what Kafka calls a tombstone. ``at_ms`` is when it was sent, 0 where
-    the broker does not say. ``lane`` is the part of the source whose order is kept, and ``place``
-    what the source needs to commit it. ``origin`` says to people which record of which source it
-    is. ``properties`` is what only brokers of its kind know of it, as their adapter writes it.
-    ``broken`` says why nothing but a dead letter can come of it, if that is so.
+    ``topic`` is its origin, or its target. ``id`` is the same for a repetition of it. ``body`` is
+    None for what Kafka calls a tombstone. ``at_ms`` is when it was sent, 0 if the broker does not
+    tell. ``lane`` is the part of the source whose order is kept, and ``place`` is the data that the
+    source needs to commit it. ``origin`` describes the record's place in its source for people.
+    ``properties`` are known only to brokers of its kind, in the form of their adapter. ``broken``
+    is the reason why it can only become a dead letter, if there is one.
     """
 
     topic: str
@@ -35,9 +35,9 @@ class Record(msgspec.Struct, gc=False):
 class Refusal(NamedTuple):
     """Why a sink does not have a record; ``is_final`` when it never will.
 
-    ``is_shared`` says that the broker refused it together with others, and may mean one of those,
-    ``is_of_target`` that what goes elsewhere may be taken meanwhile. ``is_dropped`` says that the
-    target is set to drop it, so nothing is to be done about it.
+    ``is_shared`` tells that the broker refused it together with others, and may mean one of those,
+    ``is_of_target`` that records for other targets may be accepted now. ``is_dropped`` tells that
+    the target is set to drop it, so nothing is to be done.
     """
 
     reason: str

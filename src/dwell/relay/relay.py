@@ -21,18 +21,17 @@ from dwell.relay.tally import NOT_YET, Tally
 
 _log = logging.getLogger(__name__)
 
-#: A relay that is killed again and again must not use up what a message has: it never failed.
+#: Repeated kills of a relay must not use up the attempts of a message, which never failed.
 _MAX_ATTEMPTS = 65_535
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a relay holds and where.
+    """The topics of a relay, and its limits.
 
-    ``hold`` is the topic that holds what comes, and the first part of the names of those of the
-    lanes; ``remember_ms`` is how long an id is known after its message has left, ``lease_ms`` how
-    long what a relay has taken is its own. ``to`` is where a message goes that does not say it,
-    ``dead`` the topic for what can go nowhere.
+    ``hold`` is the topic of held records, and the prefix for the topics of lanes; ``remember_ms``
+    is how long an id is known after its message has left, ``lease_ms`` the lease of the relay's
+    takes. ``to`` is the target of a message that names none, ``dead`` the topic of dead letters.
     """
 
     hold: str = "relay"
@@ -47,8 +46,8 @@ class Plan:
 class Relay:
     """Moves records from a source to a sink by way of an open queue.
 
-    Without a source it sends what the topics of the plan hold. Without a sink what comes stays in
-    the queue, in the topics that the rules name, for workers; dead letters go to ``letters``.
+    Without a source it sends the messages of the plan's topics. Without a sink records stay in the
+    queue, in the topics that the rules name, for workers; dead letters go to ``letters``.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Relay:
         self._sinks = [letters, *([] if sink is None or sink is letters else [sink])]
         self._owner = owner
         self.tally = Tally()
-        # Until a broker has answered nobody knows that anything can be done.
+        # Until a broker has answered it is unknown whether anything can be done.
         self.tally.trouble["broker"] = NOT_YET
         if source is not None:
             self.tally.trouble["source"] = NOT_YET
@@ -96,9 +95,9 @@ class Relay:
     # --- lifetime -----------------------------------------------------------------------------
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Work until told to stop, and end what was begun.
+        """Run until told to stop, and finish work in progress.
 
-        Raises what nothing can be done about. A broker that is not there yet is waited for.
+        Raises errors that no retry mends. An absent broker is waited for.
         """
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
@@ -129,7 +128,7 @@ class Relay:
         await self._intake.run()
 
     def why_not_ready(self) -> str | None:
-        """Return what cannot be done just now, or None when all goes on."""
+        """Return the present trouble, or None without any."""
         if self._ended is None or self._ended.done():
             return "not running"
         return next(iter(self.tally.trouble.values()), None)
@@ -142,7 +141,7 @@ class Relay:
         if self._intake is not None and self._source is not None:
             with contextlib.suppress(DwellError):
                 await self._intake.idle()
-            # A group's lanes are closed as it is left.
+            # A group's lanes are closed when it is left.
             await self._source.close()
         await self.close(list(self._ways))
         if self._ending:
@@ -151,7 +150,7 @@ class Relay:
             await sink.close()
 
     def _note_end(self, task: "asyncio.Task[None]") -> None:
-        """Let the whole end with the first part that ends of itself."""
+        """End the whole relay when one part ends early."""
         if self._ended is None or self._ended.done() or task.cancelled():
             return
         if (error := task.exception()) is not None:
@@ -160,7 +159,7 @@ class Relay:
     # --- lanes --------------------------------------------------------------------------------
 
     async def open(self, lanes: Sequence[str]) -> None:
-        """Begin to send what the lanes hold."""
+        """Start sending the messages that the lanes hold."""
         if self._sink is None:
             return
         for lane in lanes:
@@ -173,7 +172,7 @@ class Relay:
         self.tally.lanes = len(self._ways)
 
     async def close(self, lanes: Sequence[str], *, is_lost: bool = False) -> None:
-        """End with lanes: what was read of them is held, and what was taken is sent."""
+        """End with lanes: records read from them are held, and messages taken are sent."""
         if self._intake is not None and not is_lost:
             with contextlib.suppress(DwellError):
                 await self._intake.idle()
@@ -190,7 +189,7 @@ class Relay:
         if before is not None:
             await asyncio.wait([before])
         if self._source is not None:
-            # Without it a relay that dies often would use up what a message has.
+            # Without it frequent deaths of a relay would use up the attempts of a message.
             while not outlet.is_stopping and not await outlet.patiently(
                 lambda: self._prepare(self._hold_of(lane))
             ):
@@ -216,7 +215,7 @@ class Relay:
     # --- topics -------------------------------------------------------------------------------
 
     def _hold_of(self, lane: str) -> str:
-        """Return the topic that holds a lane's messages."""
+        """Return the topic for a lane's messages."""
         if self._source is None:
             return lane
         return values.topic(f"{self._plan.hold}.{lane}" if lane else self._plan.hold)
@@ -238,12 +237,12 @@ class Relay:
         return [name for name in found if name == hold or name.startswith(f"{hold}.")]
 
     async def _prepare(self, topic: str) -> bool:
-        """Let a topic know ids for long enough, and not bury what only a dying relay took."""
+        """Set a topic to remember ids long enough, and not to bury messages of dying relays."""
         settings = await self._queue.settings(topic)
         changes = {}
         if settings.max_attempts != _MAX_ATTEMPTS:
             changes["max_attempts"] = _MAX_ATTEMPTS
-        # What somebody else sets meanwhile is not written back as it was.
+        # A concurrent change of other settings is not overwritten.
         if settings.remember_ms < self._plan.remember_ms:
             changes["remember_ms"] = self._plan.remember_ms
         if changes:

@@ -1,13 +1,13 @@
-"""What becomes of a record: when it falls due, where it goes, or that it cancels another.
+"""The rules for a record: when it falls due, where it goes, or that it cancels another.
 
-The first that says something counts. The due: the header ``dwell-due-ms`` (epoch milliseconds or
-ISO 8601), ``dwell-delay`` (a span such as ``30m``), ``dwell-delay-level`` (1 to 18, as RocketMQ
-has them), ``x-delay`` (milliseconds, as the plugin of RabbitMQ has it); an expression of JMESPath
-over the body; the name of the topic (``orders.delay-30m``, ``delay-level-3``); and what holds for
-all. The target: the header ``dwell-to``, an expression over the body, and what holds for all.
+The first rule that applies counts. The due: the header ``dwell-due-ms`` (epoch milliseconds or ISO
+8601), ``dwell-delay`` (a span such as ``30m``), ``dwell-delay-level`` (1 to 18, as in RocketMQ),
+``x-delay`` (milliseconds, as in the plugin of RabbitMQ); an expression of JMESPath over the body;
+the name of the topic (``orders.delay-30m``, ``delay-level-3``); and the default. The target: the
+header ``dwell-to``, an expression over the body, and the default.
 
-Spans count from when the record was sent, as far as the broker says that, and never from a time
-to come.
+Spans count from the time when the record was sent, if the broker tells it, and never from a future
+time.
 """
 
 import re
@@ -39,9 +39,10 @@ _WAYS = (
 
 
 class Held(msgspec.Struct, gc=False):
-    """A record that is to be held until ``due_ms``; ``extra`` is the rest of its message.
+    """A record to be held until ``due_ms``; ``extra`` is the rest of its message.
 
-    Brokers say no more; what does is put as it says. 0 is the topic's own, and no expiry.
+    Records of brokers have no other options; other sources set them. 0 is the topic's own, and no
+    expiry.
     """
 
     record: Record
@@ -55,9 +56,9 @@ class Held(msgspec.Struct, gc=False):
 
 
 class Cancelled(msgspec.Struct, gc=False):
-    """A record that says of another, by its id, that it is not to leave; its own target if any.
+    """A record that cancels another by its id, with a target of its own if any.
 
-    Where no message has that id, ``or_id`` is meant, if there is one.
+    If no message has that id, ``or_id`` is used, if given.
     """
 
     record: Record
@@ -67,10 +68,10 @@ class Cancelled(msgspec.Struct, gc=False):
 
 
 class Rules:
-    """How a relay reads records; raises InvalidInput for expressions that are none.
+    """The rules of a relay for records; raises InvalidInput for invalid expressions.
 
     ``due`` and ``delay`` are expressions over the body; ``target`` is one as well, ``to`` a name.
-    With ``is_named`` the message says itself where it goes.
+    With ``is_named`` the message must name its target.
     """
 
     def __init__(
@@ -92,10 +93,10 @@ class Rules:
         self._reads_due = self._due is not None or self._delay is not None
 
     def read(self, record: Record, now_ms: int) -> Held | Cancelled:
-        """Say what becomes of a record; raises InvalidInput for one that says no time or target.
+        """Return the decision for a record; raises InvalidInput without a due or target.
 
-        The id of the record becomes the one that it names itself, if it does. One that is refused
-        keeps its own: an id is one of a topic, and refused records of all topics become letters of
+        The id of the record becomes the id in its own header, if it has one. A refused record keeps
+        its old id: an id is unique in a topic, and refused records of all topics become letters of
         one.
         """
         came_id = record.id
@@ -114,7 +115,7 @@ class Rules:
             if value is not None and (name.startswith(OURS) or name in _BY_HEADER)
         }
         if CANCEL in said:
-            # What a sink gets is held by lane, wherever it goes.
+            # Messages for a sink are held by lane, whatever their target.
             target = "" if self._is_named else self._target_of(said, None)
             names = (name for name in (CANCEL, CANCEL_PLACE) if name in said)
             ids = [values.any_id(_text(said[name]), name).decode() for name in names]
@@ -122,7 +123,7 @@ class Rules:
         if ID in said:
             record.id = values.own_id(_text(said[ID]), ID).decode()
         if record.body is not None and len(record.body) > MAX_BODY_BYTES:
-            # Says what came and what is allowed.
+            # Its error names the value and the limits.
             values.body(record.body)
         content = self._content(record) if self._reads(said) else None
         due_ms = self._due_ms(record, said, content, now_ms)
@@ -134,7 +135,7 @@ class Rules:
         )
 
     def _reads(self, said: dict[str, bytes]) -> bool:
-        """Tell whether an expression is to say what headers do not."""
+        """Tell whether an expression must give the values missing in the headers."""
         reads_target = self._target is not None and TO not in said
         return reads_target or (self._reads_due and _BY_HEADER.keys().isdisjoint(said))
 
@@ -172,7 +173,7 @@ class Rules:
                 f"target: got {found!r:.80}, expected a name: a header {TO}, --target, or a topic "
                 "in the address of --to"
             )
-        # Where no broker gets it, it is a topic of the queue's own.
+        # Without a broker, it is a topic of the queue's own.
         return found if self._is_named else values.topic(found, "target")
 
     def _named(self, content: object) -> object:
@@ -180,7 +181,7 @@ class Rules:
 
 
 def is_said(headers: Headers) -> bool:
-    """Tell whether headers say when a record falls due, or that it cancels another."""
+    """Tell whether headers set a due, or cancel another record."""
     return any(name in _BY_HEADER or name == CANCEL for name, _ in headers)
 
 
@@ -188,7 +189,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        # Shows what came, and is no time, name or id.
+        # Its form shows the value, and is not a valid time, name or id.
         return repr(data)
 
 
@@ -214,7 +215,7 @@ def _by_level(text: str, from_ms: int, _now_ms: int, name: str) -> int:
 
 def _by_plugin(text: str, from_ms: int, _now_ms: int, name: str) -> int:
     is_number = text.lstrip("-").isdigit() and text.isascii() and len(text) < 16
-    # To the plugin a negative delay is none.
+    # A negative delay counts as none in the plugin.
     return from_ms + values.delay_ms(Millis(max(int(text), 0)) if is_number else text, name)
 
 

@@ -1,7 +1,7 @@
-"""Which messages a lane has sent: names by which a relay knows those that it must not send again.
+"""The messages that a lane has sent: names that identify those not to be sent again.
 
-A name is the number of a message and a digest of its id. The number alone comes again after a
-store was restored or replaced; the id alone comes again when a sender reuses it.
+A name is the number of a message and a digest of its id. The number alone is reused after a store
+was restored or replaced; the id alone when a sender reuses it.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,9 +16,10 @@ _NAME_BYTES = _NUMBER_BYTES + _DIGEST_BYTES
 
 
 class Owner(NamedTuple):
-    """Whose messages are sent exactly once: those of one store, source and ``hold``.
+    """The owner of messages that are sent exactly once: a store, source and ``hold``.
 
-    ``group`` tells relays apart that read for different purposes, ``store`` is the store's number.
+    ``group`` distinguishes relays that read for different purposes, ``store`` is the store's
+    number.
     """
 
     hold: str
@@ -41,17 +42,17 @@ def names_of(batch: Batch) -> list[bytes]:
 
 
 def numbers_of(names: Iterable[bytes]) -> list[int]:
-    """Return the numbers that stand in names."""
+    """Return the numbers in names."""
     return [int.from_bytes(name[:_NUMBER_BYTES], "little") for name in names]
 
 
 def encoded(names: Collection[bytes]) -> bytes:
-    """Return names as a broker keeps them."""
+    """Return names in the form for a broker."""
     return b"".join(names)
 
 
 def decoded(data: bytes) -> list[bytes]:
-    """Return the names that a broker kept; raises ValueError for data that are none."""
+    """Return names from the form for a broker; raises ValueError for invalid data."""
     if len(data) % _NAME_BYTES:
         raise ValueError(f"got {len(data)} bytes, expected a multiple of {_NAME_BYTES}")
     return [data[at : at + _NAME_BYTES] for at in range(0, len(data), _NAME_BYTES)]

@@ -1,4 +1,4 @@
-"""What a relay process is told, checked as a whole."""
+"""The settings of a relay process, validated together."""
 
 import msgspec
 
@@ -6,18 +6,18 @@ from dwell.errors import InvalidSettings
 from dwell.given import values
 from dwell.message import MAX_BATCH_MESSAGES
 
-#: Less than this and a broker that is a little slow has everything sent to it twice.
+#: With a shorter lease, a slightly slow broker would get everything twice.
 _LEAST_LEASE_MS = 3_000
 _REMEMBER = "10m"
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What comes in, when it falls due, and where it goes.
+    """The source, the rules, and the sink.
 
     ``source`` and ``sink`` are addresses of brokers; None is the queue itself, which has ``topics``
     as a source. ``due``, ``delay`` and ``target`` are expressions of JMESPath over the body.
-    ``hold`` is the topic that holds records, and the first part of the names of those of lanes.
-    With ``events`` the sink gets the queue's own events, and nothing is held.
+    ``hold`` is the topic of held records, and the prefix for the topics of lanes. With ``events``
+    the sink gets the queue's own events, and nothing is held.
     """
 
     source: str | None

@@ -1,4 +1,4 @@
-"""What a relay has done, in numbers."""
+"""The counts of a relay."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ import numpy as np
 
 from dwell.message import I64
 
-#: Upper ends of how late records left, milliseconds.
+#: Upper bounds of the lateness at which records left, in milliseconds.
 LATE_MS = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000)
 
-#: The trouble of what was not tried yet.
+#: The trouble of a part that has not been tried yet.
 NOT_YET = "starting"
 
 
@@ -19,31 +19,31 @@ class Tally:
     """Counts since the start; ``late`` has one number for each end of :data:`LATE_MS`, and more."""
 
     read: int = 0
-    #: Of what was read, what is held, has cancelled another or is a dead letter by now.
+    #: Of the records read: held, used for a cancel, or dead letters by now.
     settled: int = 0
     held: Counter[str] = field(default_factory=Counter)
     sent: int = 0
     repeated: int = 0
     #: Events of the queue that were gone before they were sent.
     lost: int = 0
-    #: Records that went to the dead letters, by what refused them.
+    #: Records that became dead letters, by the refusing part.
     dead: Counter[str] = field(default_factory=Counter)
-    #: Dead letters that are kept nowhere: their topic drops them, or nothing takes them.
+    #: Dead letters that are kept nowhere: their topic drops them, or no sink accepts them.
     dropped: int = 0
     late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
     late_ms: int = 0
     lanes: int = 0
-    #: What cannot be done just now, by who tries it: the relay is not ready meanwhile.
+    #: The present troubles, by the part that has them: the relay is not ready while there are any.
     trouble: dict[str, str] = field(default_factory=dict)
 
     def is_news(self, who: str, why: object) -> bool:
-        """Note what somebody cannot do; tell whether people were not told of that trouble yet."""
+        """Note a trouble of a part; tell whether it is new."""
         is_new = self.trouble.get(who) in (None, NOT_YET)
         self.trouble[who] = str(why)
         return is_new
 
     def add_late(self, due_ms: I64, now_ms: int) -> None:
-        """Count how late records left; what was due before it came counts from then on."""
+        """Count how late records left; a due before the arrival counts from the arrival."""
         late_ms = np.maximum(now_ms - due_ms, 0)
         places = np.searchsorted(LATE_MS, late_ms)
         for place, count in enumerate(np.bincount(places, minlength=len(self.late)).tolist()):

@@ -4,7 +4,7 @@
 
     spark.read.format("dwell").option("url", "http://localhost:8410").load()
 
-Spark finds it where this package is installed; :func:`register` makes it known elsewhere.
+Spark finds it if this package is installed; :func:`register` makes it known elsewhere.
 """
 
 from pyspark.sql import SparkSession
@@ -16,15 +16,15 @@ __all__ = ["DwellSource", "register", "session"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source known to a session where Spark has not found it."""
+    """Register the data source with a session if Spark has not found it."""
     if not _is_known(spark):
         spark.dataSource.register(DwellSource)
 
 
 def _is_known(spark: SparkSession) -> bool:
-    """Tell whether Spark has found the data source by itself; over Spark Connect nobody knows.
+    """Tell whether Spark has found the data source; over Spark Connect it is unknown.
 
-    To register it once more would have Spark warn that one was replaced.
+    A second registration would make Spark warn about a replaced data source.
     """
     java = getattr(spark, "_jsparkSession", None)
     if java is None:

@@ -1,4 +1,4 @@
-"""Pages that are fetched while the one before is being used."""
+"""Pages that are fetched while the previous page is in use."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ P = TypeVar("P")
 def pages(
     fetch: Callable[[int], P], following: Callable[[P], int | None], start: int
 ) -> Iterator[P]:
-    """Yield page after page from ``start`` on; ``following`` says where the next one begins."""
+    """Yield page after page from ``start`` on; ``following`` returns the start of the next."""
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(fetch, start)
         while True:

@@ -1,4 +1,4 @@
-"""Bad rows: those that the queue refuses, and why."""
+"""Bad rows: rows that the queue refuses, with the reasons."""
 
 import secrets
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ class BadRow(InvalidInput):
 
 
 class BadRows:
-    """Keeps the bad rows of one task in a file of a folder; without a folder the first one raises.
+    """Keeps the bad rows of one task in a file of a folder; without a folder the first raises.
 
-    The file's name is that of the task, so that a task which runs again writes the same file.
+    The file is named after the task, so that a repeated task writes the same file.
     """
 
     def __init__(self, folder: str | None, name: str) -> None:
@@ -33,9 +33,9 @@ class BadRows:
         self._reasons: list[str] = []
 
     def add(self, row: pa.RecordBatch, error: InvalidInput) -> None:
-        """Take in one row; raises BadRow where there is no place for it."""
+        """Add a row; raises BadRow without a folder."""
         if REFUSED in row.schema.names:
-            # The reason says it.
+            # The reason contains it.
             row = row.drop_columns([REFUSED])
         if self._folder is None:
             raise BadRow(f"row {_shown(row)}: {error}")
@@ -51,14 +51,14 @@ class BadRows:
         table = table.append_column(name, pa.array(self._reasons, pa.string()))
         files, folder = _opened(self._folder)
         files.create_dir(folder, recursive=True)
-        # Two attempts may end at once, and what has a dot before its name is read by nobody.
+        # Two attempts may end at once, and readers skip names that start with a dot.
         new = f"{folder}/.bad-{self._name}-{secrets.token_hex(4)}.parquet"
         pyarrow.parquet.write_table(table, new, filesystem=files)
         files.move(new, f"{folder}/bad-{self._name}.parquet")
 
 
 def _reason_name(taken: list[str]) -> str:
-    """Return the name of the column of reasons: Spark tells names apart by letters alone."""
+    """Return the name of the column of reasons: Spark ignores case in names."""
     lower, name = {one.lower() for one in taken}, "reason"
     while name in lower:
         name = f"bad_{name}"
@@ -66,7 +66,7 @@ def _reason_name(taken: list[str]) -> str:
 
 
 def _storable(table: pa.Table) -> pa.Table:
-    """Return a table with texts in place of columns that Parquet cannot hold."""
+    """Return a table with texts in place of columns that Parquet cannot store."""
     for at, field in enumerate(table.schema):
         try:
             pyarrow.parquet.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
@@ -81,9 +81,9 @@ def _storable(table: pa.Table) -> pa.Table:
 
 
 def set_aside(rows: DataFrame, folder: str, name: str, reason: str) -> None:
-    """Keep all rows of a frame in a folder, for one reason; ``name`` is that of the frame.
+    """Write all rows of a frame to a folder, for one reason; ``name`` identifies the frame.
 
-    A frame that is kept again takes the place of what it wrote before.
+    A frame that is written again replaces its earlier rows.
     """
 
     def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -110,6 +110,6 @@ def _shown(row: pa.RecordBatch) -> str:
     try:
         text = str(row.to_pylist()[0])
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError):
-        # Python cannot say one of the values, which may be why the row is bad.
+        # Python cannot represent one of the values, which may be why the row is bad.
         text = ", ".join(f"{name}: {shown(row.column(name))}" for name in row.schema.names)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

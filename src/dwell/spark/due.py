@@ -1,16 +1,16 @@
 """The stream of the view ``due``: messages that are due, held while Spark works on them.
 
-The offset counts chunks. A chunk is what one take gave, held at the server by an owner of its own,
-``NAME/NUMBER``; so whoever knows name and number can ask for the same messages again, a task or a
-driver that was started anew. The offset also says which chunks may not be acked yet.
+The offset counts chunks. A chunk is the result of one take, held at the server by an owner of its
+own, ``NAME/NUMBER``; so a restarted task or driver that knows name and number can ask for the same
+messages again. The offset also has the first chunk that may not be acked yet.
 
-Whoever gives its own name, and begins with a new checkpoint, may hold chunks from before. They come
-first, each as itself: the numbers begin where those do, so that nothing new is taken under a name
-that has something already.
+A query with a fixed name that starts with a new checkpoint may hold chunks from before. They come
+first, each as itself: the numbers start at theirs, so that no new chunk is taken under a name that
+still holds one.
 
-Spark tells of a batch that is done only when there is a next one. But it asks for the latest offset
-from the end of the last batch on as soon as that one is committed, so everything before is acked
-there. (The order of calls is that of Spark's MicroBatchExecution.)
+Spark reports a finished batch only when there is a next one. But it asks for the latest offset from
+the end of the last batch on as soon as that batch is committed, so all earlier chunks are acked
+there. (This is the order of calls in Spark's MicroBatchExecution.)
 """
 
 import asyncio
@@ -42,20 +42,20 @@ from dwell.spark.tables import message_table
 #: How many messages one take asks for, and how many chunks one task reads.
 _CHUNK = 5_000
 _CHUNKS_A_TASK = 10
-#: How many messages one micro-batch has when the options do not say.
+#: The default for the messages of one micro-batch.
 _MOST = 200_000
-#: How many owners one query has, and how many of them may hold one batch: a third, as the batches
-#: before and after it may hold something too.
+#: How many owners one query has, and how many of them may hold one batch: a third, because the
+#: batches before and after it may hold some too.
 _OWNERS = 3072
 _MOST_CHUNKS = _OWNERS // 3
-#: How many owners are asked for at once, when it is not known which of them hold something.
+#: How many owners are queried at once, when it is unknown which of them hold messages.
 _ASKED_AT_ONCE = 32
-#: How long one question for more may wait for the first message.
+#: How long one call for more may wait for the first message.
 _WAIT_MS = 50
 
 
 class Offset(TypedDict):
-    """Where a batch ends: before ``chunk``. Chunks from ``unacked`` on may not be acked yet.
+    """The end of a batch: before ``chunk``. Chunks from ``unacked`` on may not be acked yet.
 
     Chunks before ``held`` were taken by an earlier run, before this checkpoint began.
     """
@@ -74,12 +74,12 @@ class Chunks(InputPartition):
 
     @property
     def owners(self) -> list[str]:
-        """Who holds the messages."""
+        """The owners of the messages."""
         return [owner_of(self.name, chunk) for chunk in range(self.start, self.stop)]
 
 
 def owner_of(name: str, chunk: int) -> str:
-    """Return who holds a chunk; the store remembers owners, so their names are used again."""
+    """Return the owner of a chunk; names are reused, because the store remembers owners."""
     return f"{name}/{chunk % _OWNERS}"
 
 
@@ -92,7 +92,7 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options, self._schema = options, schema
         self._remote = Remote(options)
         self._keeper = Keeper(self._remote, options.lease)
-        #: How many more messages a query that ends with what is due may take.
+        #: How many more messages a query of present messages may take.
         self._left: int | None = None
         self._acked: int | None = None
         self._is_new = True
@@ -100,14 +100,14 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- where ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
-        """Return where a new query begins: with a name that nobody has, or with what its has."""
+        """Return the start of a new query: an unused name, or the chunks that its name holds."""
         name = self._options.owner or f"spark-{secrets.token_hex(8)}"
         first, stop = _arc(self._slots(name)) if self._options.owner else (0, 0)
         offset: Offset = {"name": name, "chunk": first, "unacked": first}
         return {**offset, "held": stop} if stop else offset
 
     def _slots(self, name: str) -> list[int]:
-        """Return which owners of a name hold something; none when nothing is held at all."""
+        """Return which owners of a name hold messages; none if nothing is held at all."""
         topics = self._remote.queue.stats().topics
         if not any(topics[one].leased for one in self._options.topic_names if one in topics):
             return []
@@ -118,7 +118,7 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows_per_batch or _MOST)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802
-        """Ack what came before, take what is due, and return where that ends."""
+        """Ack earlier chunks, take due messages, and return the offset after them."""
         self._ack(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else _MOST
         if isinstance(limit, ReadAllAvailable) and self._left is not None:
@@ -131,7 +131,8 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rest = {"held": start["held"]} if chunk < start["held"] else {}
             return {"name": start["name"], "chunk": chunk, "unacked": first, **rest}  # type: ignore[typeddict-item]
         is_full = True
-        # A chunk that is not full had all that was due; asking on would gather drop by drop.
+        # A chunk that is not full had all due messages; further calls would collect single
+        # messages.
         while is_full and most > 0 and chunk - first < _MOST_CHUNKS:
             asked = min(most, _CHUNK)
             taken = self._take(start["name"], chunk, asked, wait=chunk == first)
@@ -143,7 +144,7 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"name": start["name"], "chunk": chunk, "unacked": first}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note how many messages are due now: the query ends after so many."""
+        """Note how many messages are due now: the query ends after as many."""
         topics = self._remote.queue.stats().topics
         known = [topics[name] for name in self._options.topic_names if name in topics]
         self._left = sum(counts.ready for counts in known)
@@ -151,8 +152,8 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _take(self, name: str, chunk: int, limit: int, *, wait: bool) -> int:
         """Take a chunk, and return how many messages it has.
 
-        A driver that was started anew first finds the chunks that were taken before it and are not
-        part of a batch yet.
+        A restarted driver first finds chunks that were taken before and are not part of a batch
+        yet.
         """
         owner = owner_of(name, chunk)
         if self._is_new:
@@ -171,7 +172,7 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return len(batch)
 
     def _ask(self, owner: str, limit: int, *, wait: bool) -> Batch:
-        """Take messages; where the answer to a take was lost, its owner has them."""
+        """Take messages; if the answer to a take was lost, return the owner's messages."""
         queue, options = self._remote.queue, self._options
         wait_for = values.Millis(_WAIT_MS if wait else 0)
         try:
@@ -185,11 +186,11 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- done -----------------------------------------------------------------------------------
 
     def commit(self, end: Offset) -> None:  # type: ignore[override]
-        """Ack what Spark has done."""
+        """Ack the messages that Spark has processed."""
         self._ack(end)
 
     def _ack(self, done: Offset) -> None:
-        """Ack the chunks before an offset; those of an earlier run of the driver are asked for."""
+        """Ack the chunks before an offset; those of an earlier run of the driver are read first."""
         first = done["unacked"] if self._acked is None else self._acked
         for chunk in range(first, done["chunk"]):
             self._keeper.ack(owner_of(done["name"], chunk))
@@ -200,7 +201,7 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(  # type: ignore[override]
         self, start: Offset, end: Offset
     ) -> Sequence[InputPartition]:
-        """Return the chunks of a micro-batch, some for each task, and keep them from now on."""
+        """Return the chunks of a micro-batch, some for each task, and extend their leases."""
         name, first, stop = end["name"], start["chunk"], end["chunk"]
         for chunk in range(first, stop):
             self._keeper.find(owner_of(name, chunk))
@@ -219,13 +220,13 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield table.batch(held)
 
     def stop(self) -> None:
-        """Let the messages that are held be: the query may be started again."""
+        """Keep the held messages: the query may be started again."""
         self._keeper.stop()
         self._remote.close()
 
 
 async def _held(options: ReadOptions, name: str) -> list[int]:
-    """Return the numbers of the owners that hold something."""
+    """Return the numbers of the owners that hold messages."""
     left = iter(range(_OWNERS))
 
     async def ask(queue: Queue) -> list[int]:
@@ -237,9 +238,9 @@ async def _held(options: ReadOptions, name: str) -> list[int]:
 
 
 def _arc(slots: list[int]) -> tuple[int, int]:
-    """Return the shortest range of chunks whose owners are all of these; it may go round the end.
+    """Return the shortest range of chunks with all of these owners; it may wrap around.
 
-    Whoever held them took one after another, so it is about as long as there are owners.
+    The chunks were taken one after another, so it is about as long as the number of owners.
     """
     if not slots:
         return 0, 0

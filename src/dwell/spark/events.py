@@ -1,4 +1,4 @@
-"""The view ``events``: what happened, by position."""
+"""The view ``events``: the events of the queue, by position."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -23,15 +23,15 @@ _ANYWHERE = 2**62
 
 
 class EventsDropped(StoreError):
-    """Events that were to be read are not kept any more."""
+    """Events to be read are no longer kept."""
 
 
 class AnotherHistory(StoreError):
-    """The server's events are not those that were read before."""
+    """The server's events differ from the events that were read before."""
 
 
 class Seen(NamedTuple):
-    """What a server says of one position: whose the event before it is, and what it has."""
+    """A server's view of a position: the history of the event before it, and its event range."""
 
     history: str
     first: int
@@ -39,13 +39,13 @@ class Seen(NamedTuple):
 
 
 def seen_at(queue: SyncQueue, position: int) -> Seen:
-    """Return whose the event before a position is, and where the events begin and end."""
+    """Return the history of the event before a position, and where the events begin and end."""
     page = queue.events(position, 1)
     return Seen(page.since, page.first_position, page.end_position)
 
 
 def ends_of(queue: SyncQueue) -> tuple[int, int]:
-    """Return the positions of the oldest event that is kept, and of the next that will happen."""
+    """Return the positions of the oldest kept event, and of the next event."""
     return seen_at(queue, _ANYWHERE)[1:]
 
 
@@ -61,8 +61,8 @@ def read_events(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of a part.
 
-    Raises EventsDropped for those that are not kept any more, and AnotherHistory where the server
-    has others by now.
+    Raises EventsDropped if they are no longer kept, and AnotherHistory if the server has other
+    events there by now.
     """
     if not isinstance(partition, Places) or partition.start == partition.stop:
         return
@@ -77,19 +77,19 @@ def read_events(
             lambda at: queue.events(at, min(MAX_BATCH_MESSAGES, stop - at)), following, place
         ):
             check_kept(options, place, page.first_position)
-            # Where older events are not kept any more, an answer may begin after the part.
+            # If older events are no longer kept, an answer may begin after the part.
             events = page.events[: int(np.searchsorted(page.events.positions, stop))]
             if events:
                 yield table.batch(events)
             place = page.next_position
             if place == stop:
                 check_history(options, stop, partition.history, page.history, page.end_position)
-        # A server that has gone back does not have them any more.
+        # A server that has gone back no longer has them.
         check_history(options, stop, "", "", max(page.end_position, place))
 
 
 def check_kept(options: ReadOptions, position: int, first: int) -> None:
-    """Refuse to pass over events; raises EventsDropped."""
+    """Refuse to skip events; raises EventsDropped."""
     if position < first and options.fail_on_data_loss:
         raise EventsDropped(
             f"events: got position {position}, and the oldest event that is kept is {first}; "
@@ -99,9 +99,10 @@ def check_kept(options: ReadOptions, position: int, first: int) -> None:
 
 
 def check_history(options: ReadOptions, position: int, known: str, found: str, end: int) -> bool:
-    """Tell whether a server has what was read up to a position; raises AnotherHistory.
+    """Tell whether a server has the events read up to a position; raises AnotherHistory.
 
-    ``known`` is whose the event before it was, ``found`` whose it is now; empty is not known.
+    ``known`` is the earlier history of the event before it, ``found`` its present history; empty
+    means unknown.
     """
     if position <= end and (not known or not found or known == found):
         return True
@@ -116,7 +117,7 @@ def check_history(options: ReadOptions, position: int, known: str, found: str, e
 
 
 class EventsReader(DataSourceReader):
-    """Reads the events that are kept now, or those between two positions."""
+    """Reads the events that are kept now, or the events between two positions."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         event_table(schema)

@@ -1,8 +1,8 @@
 """The stream of the view ``events``: the offset is a position, so every event comes once.
 
-The offset also says whose the event before the position was. Where the server says otherwise, or
-has no such position, its store was put back from an older copy or is another one: what was read is
-not what it has, and going on would pass over events in silence.
+The offset also has the history of the event before the position. If the server has another history,
+or no such position, its store was restored from an older copy or is another one: the read events
+are not its own, and going on would skip events silently.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,10 +32,10 @@ from dwell.spark.tables import event_table
 
 
 class Offset(TypedDict):
-    """Where the next event of a stream stands, and whose the one before it was.
+    """The position of the next event of a stream, and the history of the event before it.
 
-    Offsets of older versions do not say that. ``begin`` is where a batch begins that does not go on
-    from the one before it.
+    Offsets of older versions have no history. ``begin`` is the start of a batch that does not
+    follow the previous batch.
     """
 
     position: int
@@ -86,7 +86,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest if goes_on else {**latest, "begin": begin}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note where the events end now: the query ends there too."""
+        """Note the present end of the events: the query ends there too."""
         self._target = ends_of(self._remote.queue)[1]
 
     def partitions(  # type: ignore[override]
@@ -101,5 +101,5 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_events(self._options, self._schema, partition)
 
     def stop(self) -> None:
-        """Let go of the server."""
+        """Disconnect from the server."""
         self._remote.close()

@@ -1,4 +1,4 @@
-"""The keeper: holds chunks of messages, and lets their leases last until they are acked."""
+"""The keeper: holds chunks of messages, and extends their leases until they are acked."""
 
 import threading
 
@@ -10,7 +10,7 @@ from dwell.given import values
 from dwell.message import MAX_BATCH_MESSAGES, U64
 from dwell.spark.remote import Remote, again
 
-#: A lease is made to last again when so much of it is over.
+#: The part of a lease, one in this many, after which it is extended.
 _PART = 3
 
 
@@ -31,7 +31,7 @@ class Keeper:
         self.__init__(*state)  # type: ignore[misc]
 
     def keep(self, owner: str, batch: Batch) -> None:
-        """Keep what an owner was given."""
+        """Keep the messages that an owner got."""
         if not len(batch) or batch.receipts is None:
             return
         with self._lock:
@@ -41,7 +41,7 @@ class Keeper:
             self._thread.start()
 
     def find(self, owner: str) -> int:
-        """Return how many messages an owner has; what it has from an earlier run is kept too."""
+        """Return how many messages an owner has; messages from an earlier run are kept too."""
         with self._lock:
             known = self._receipts.get(owner)
         if known is not None:
@@ -53,15 +53,15 @@ class Keeper:
         return len(held)
 
     def ack(self, owner: str) -> None:
-        """Say that what an owner has is done."""
+        """Ack the messages of an owner."""
         if self.find(owner):
             with self._lock:
                 receipts = self._receipts.pop(owner)
-            # An ack whose answer was lost is stale the second time, which is as good.
+            # A repeated ack is stale, which is as good.
             again(lambda: self._remote.queue.ack(receipts))
 
     def stop(self) -> None:
-        """Touch nothing more; what is held stays held until its leases end."""
+        """Stop extending leases; messages stay held until their leases end."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
@@ -78,12 +78,13 @@ class Keeper:
         try:
             self._remote.queue.touch(receipts, self._lease)
         except DwellError:
-            # The server may be away for a while; what it forgets meanwhile comes again later.
+            # The server may be away for a while; messages whose leases end during that come again
+            # later.
             return
 
 
 def _joined(kept: list[U64]) -> list[U64]:
-    """Return receipts in batches that one call may have."""
+    """Return receipts in batches that fit one call."""
     if not kept:
         return []
     every = np.concatenate(kept)

@@ -1,4 +1,4 @@
-"""The view ``messages``: what is pending now, read place by place by many tasks at once."""
+"""The view ``messages``: pending messages, read place by place by many tasks at once."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -28,12 +28,12 @@ from dwell.spark.options import ReadOptions
 from dwell.spark.parts import Places, places
 from dwell.spark.tables import sweep_table
 
-#: How many places one task looks at, unless the options say how many tasks there are.
+#: How many places one task reads, unless the options set the number of tasks.
 _PLACES = 250_000
 
 
 class MessagesReader(DataSourceReader):
-    """Reads messages: one that stays during all of the reading is given once."""
+    """Reads messages: a message present during the whole read is returned once."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         sweep_table(schema)
@@ -62,26 +62,26 @@ class MessagesReader(DataSourceReader):
 
 
 class FilteredMessagesReader(MessagesReader):
-    """The same, with filters on topic, state, key and due done where the messages are."""
+    """The same, with filters on topic, state, key and due evaluated by the server."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take the filters that a sweep knows; yield those that Spark has to do, or do again."""
+        """Apply the filters that a sweep knows; yield the filters left for Spark."""
         for one in filters:
             found = _narrowed(self._wanted, one)
             if found is None or isinstance(one, _TIMES):
-                # A time of Spark has microseconds, so it looks at the edges again.
+                # A time of Spark has microseconds, so Spark filters the edges again.
                 yield one
             self._wanted = found or self._wanted
 
 
-#: What makes a sweep give nothing.
+#: A condition that makes a sweep return nothing.
 _NOTHING: dict[str, Any] = {"states": ()}
 
 _TIMES = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
 def _narrowed(wanted: Wanted, one: Filter) -> Wanted | None:
-    """Return what is wanted with a filter; None when the filter is not one of those known."""
+    """Return the conditions with a filter added; None if the filter is unknown."""
     name = getattr(one, "attribute", ("",))[0]
     if isinstance(one, EqualTo | In):
         values = set(one.value) if isinstance(one, In) else {one.value}
@@ -92,7 +92,7 @@ def _narrowed(wanted: Wanted, one: Filter) -> Wanted | None:
 
 
 def _among(wanted: Wanted, name: str, values: set[Any]) -> Wanted | None:
-    # A comparison with null is never true, and no topic has a name that none may have.
+    # A comparison with null is never true, and no topic has an invalid name.
     values = values - {None}
     if name == "topic" and not wanted.topics:
         topics = tuple(value for value in values if is_topic(value))

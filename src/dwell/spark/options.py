@@ -1,4 +1,4 @@
-"""The options of the data source: what Spark gives as text, checked."""
+"""The options of the data source: Spark's texts, validated."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from dwell.handle import Handle
 _TOKEN = "DWELL_TOKEN"
 _REMOTE = ("http://", "https://", "http+unix://", "redis", "valkey")
 
-#: What Spark itself adds to the options of a stream or of a path.
+#: Options that Spark itself adds for a stream or a path.
 _OF_SPARK = {"path", "checkpointlocation", "querytype", "queryname"}
 
 
@@ -23,14 +23,14 @@ def _plain(name: str) -> str:
     return name.replace("_", "")
 
 
-#: A task waits about a minute for a server that is started again.
+#: A task waits about a minute for a server that is restarting.
 _RETRIES = 36
 
 Rows = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
 class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_plain):
-    """Where the queue is."""
+    """The address of the queue."""
 
     url: str
     token: str | None = None
@@ -38,7 +38,7 @@ class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     timeout: Annotated[float, Meta(gt=0)] = 60.0
 
     def opened(self) -> Handle:
-        """Return the queue, not open yet; raises InvalidUrl for one that is not on a server."""
+        """Return the queue, not open yet; raises InvalidUrl unless it is on a server."""
         if not self.url.startswith(_REMOTE):
             raise InvalidUrl(
                 f"url: got {self.url!r:.200}, which one process at a time can open, and Spark is "
@@ -54,7 +54,8 @@ class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
 class ReadOptions(Place, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_plain):
     """How to read: ``topics`` is a list with commas; ``partitions`` 0 means by size.
 
-    ``start_position`` and ``end_position`` are for events, ``lease`` and ``owner`` for what is due.
+    ``start_position`` and ``end_position`` are for events, ``lease`` and ``owner`` for due
+    messages.
     """
 
     view: Literal["messages", "events", "due"] = "messages"
@@ -69,11 +70,11 @@ class ReadOptions(Place, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """The topics that were named."""
+        """The topics in the option."""
         return tuple(name.strip() for name in self.topics.split(",") if name.strip())
 
     def check(self) -> None:
-        """Refuse what the view cannot be read with; raises InvalidInput."""
+        """Refuse options that do not fit the view; raises InvalidInput."""
         if self.view != "due":
             return
         if not self.topic_names:
@@ -83,11 +84,11 @@ class ReadOptions(Place, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
 
 class WriteOptions(Place, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_plain):
-    """How to write: what to do with each row, and what to do with a row that is refused.
+    """How to write: the verb for each row, and the handling of refused rows.
 
-    ``bad_rows`` is a folder or URI for rows that are refused, ``counts`` a file of the driver for
-    how many rows had which result, ``batch`` how many rows are sent at a time, ``write_name`` what
-    tells this write from others of its micro-batch.
+    ``bad_rows`` is a folder or URI for refused rows, ``counts`` a file of the driver for the number
+    of rows by result, ``batch`` how many rows are sent at a time, ``write_name`` distinguishes this
+    write from others of its micro-batch.
     """
 
     op: Literal["put", "cancel", "reschedule", "kick"] = "put"
@@ -106,7 +107,7 @@ def parsed(kind: type[T], given: Mapping[str, str]) -> T:
     """Return the options that Spark was given; raises InvalidSettings."""
     plain = {key.lower(): value for key, value in given.items() if not _is_of_spark(key)}
     if "token" not in plain and os.environ.get(_TOKEN):
-        # Known to the driver only; from here on it travels with the options.
+        # Known to the driver only; from here on it is part of the options.
         plain["token"] = os.environ[_TOKEN]
     numbers = {key: _number(value) for key, value in plain.items() if key.endswith("position")}
     try:

@@ -1,4 +1,4 @@
-"""Packed rows: the columns that the queue does not know, one JSON object a row."""
+"""Packed rows: the columns unknown to the queue, one JSON object a row."""
 
 import math
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from dwell.errors import InvalidBody
 from dwell.spark.plain import listed
 from dwell.spark.zones import zone_of
 
-#: What makes a value of JSON of a value of a column; it is never given None.
+#: Makes a value of JSON from a value of a column; it never gets None.
 Reader = Callable[[Any], Any]
 
 
 def packed(rows: pa.RecordBatch) -> list[bytes]:
-    """Return each row as one object of JSON; raises InvalidBody for what JSON cannot say."""
+    """Return each row as one object of JSON; raises InvalidBody for values without a JSON form."""
     if not rows.num_columns:
         raise InvalidBody("body: got no column for it, expected body or others to be packed")
     encode = msgspec.json.Encoder(enc_hook=_refused, decimal_format="number").encode
@@ -49,7 +49,7 @@ def _column(column: pa.Array, name: str) -> list[Any]:
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose moments are in UTC, as PyArrow does not know all zones of Spark."""
+    """Return a type with its times in UTC, because PyArrow does not know all zones of Spark."""
     types = pa.types
     if types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
@@ -68,7 +68,7 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def _reader(kind: pa.DataType) -> Reader | None:
-    """Return what makes values of JSON of the values of a type; None where they are some."""
+    """Return a function from values of a type to values of JSON; None if it is not needed."""
     types = pa.types
     if types.is_struct(kind):
         return _of_variant if is_variant(kind) else _of_struct(kind)
@@ -104,7 +104,7 @@ def _of_map(name: Reader | None, one: Reader | None) -> Reader:
 
 
 def _name(key: Any) -> Any:
-    """Return a key of a map as one that an object of JSON may have."""
+    """Return a key of a map as a key for an object of JSON."""
     if isinstance(key, bool):
         return "true" if key else "false"
     if isinstance(key, dict | list):
@@ -119,7 +119,7 @@ def _finite(number: float) -> float:
 
 
 def _short(number: float) -> float:
-    """Return a number of single precision as the shortest one that it may be written as."""
+    """Return a number of single precision as its shortest notation."""
     return _finite(float(str(np.float32(number))))
 
 

@@ -1,4 +1,4 @@
-"""Plain columns: what Spark sends in several forms, in the one form that rows are read in."""
+"""Plain columns: the several forms of Spark's data in a single form for reading."""
 
 from decimal import Decimal
 from typing import Any
@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 from dwell.errors import InvalidInput, InvalidSettings
 from dwell.spark.zones import offset_us, zone_of
 
-#: The columns that say something to the queue; all others are packed into the body.
+#: The columns with a meaning for the queue; all others are packed into the body.
 KNOWN = (
     "id",
     "topic",
@@ -34,13 +34,13 @@ KNOWN = (
     "ttl",
 )
 
-#: The columns that are moments.
+#: The columns of points in time.
 _MOMENTS = ("due", "expires")
 _SHOWN_CHARS = 120
 
 
 def check_types(schema: StructType) -> None:
-    """Refuse columns of types that are no values of the queue's; raises InvalidSettings."""
+    """Refuse columns of types that the queue has no values of; raises InvalidSettings."""
     for field in schema.fields:
         if _has_months(field.dataType):
             raise InvalidSettings(
@@ -71,10 +71,10 @@ def _has_months(kind: DataType) -> bool:
 
 
 def plain(rows: pa.RecordBatch, zone: str | None) -> pa.RecordBatch:
-    """Return rows whose texts and bytes are small ones, and whose moments know their zone.
+    """Return rows with small texts and bytes, and with points in time that know their zone.
 
-    ``zone`` is that of the session, None for that of the machine: Spark casts a TIMESTAMP_NTZ to a
-    moment by it.
+    ``zone`` is the session's zone, None for the machine's: Spark uses it to cast a TIMESTAMP_NTZ to
+    a point in time.
     """
     for at, field in enumerate(rows.schema):
         column = _narrow(rows.column(at))
@@ -99,10 +99,10 @@ def _is_local(kind: pa.DataType) -> bool:
 
 
 def moments_in(column: pa.Array, zone: str | None) -> pa.Array:
-    """Return times of a calendar and a clock as the moments that they are in a zone.
+    """Return local times as the points in time that they are in a zone.
 
-    As Spark casts them: of an hour that comes twice the first one is meant, and a time in an hour
-    that is left out is as much later.
+    As in Spark's casts: in an hour that occurs twice the first is meant, and a time in a skipped
+    hour is as much later.
     """
     micros = column.cast(pa.timestamp("us")).cast(pa.int64())
     by = None if zone is None else zone_of(zone)
@@ -115,14 +115,14 @@ def moments_in(column: pa.Array, zone: str | None) -> pa.Array:
 
 
 def number(value: Any) -> Any:
-    """Return a decimal as the number that it is; anything else as it is."""
+    """Return a decimal as a number; any other value unchanged."""
     if not isinstance(value, Decimal):
         return value
     return int(value) if value == value.to_integral_value() else float(value)
 
 
 def listed(column: pa.Array, name: str, refusal: type[InvalidInput] = InvalidInput) -> list[Any]:
-    """Return the values of a column; raises an error for one that Python cannot say."""
+    """Return the values of a column; raises an error for a value that Python cannot represent."""
     try:
         many: list[Any] = column.to_pylist()
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
@@ -131,5 +131,5 @@ def listed(column: pa.Array, name: str, refusal: type[InvalidInput] = InvalidInp
 
 
 def shown(column: pa.Array) -> str:
-    """Return the first value of a column as a person reads it, whatever it is."""
+    """Return the first value of a column in a form for people, whatever it is."""
     return " ".join(str(column.slice(0, 1)).split())[:_SHOWN_CHARS]

@@ -1,4 +1,4 @@
-"""A queue that a long-lived reader keeps open; it is opened again where a copy of it is used."""
+"""A queue that a long-lived reader keeps open; a copy of it opens the queue again."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,12 +9,12 @@ from dwell.threads.sync import SyncQueue
 
 T = TypeVar("T")
 
-#: How often a call is repeated whose answer was lost, beside what the client repeats by itself.
+#: How often a call without an answer is repeated, in addition to the client's own repeats.
 _AGAIN = 3
 
 
 def again(call: Callable[[], T]) -> T:
-    """Return what a call answers that may be repeated; raises ServerUnreachable."""
+    """Return the answer of a call that may be repeated; raises ServerUnreachable."""
     for _ in range(_AGAIN):
         try:
             return call()
@@ -24,7 +24,7 @@ def again(call: Callable[[], T]) -> T:
 
 
 class Remote:
-    """The queue of a server, opened when it is first asked for."""
+    """The queue of a server, opened on first use."""
 
     def __init__(self, place: Place) -> None:
         self._place = place

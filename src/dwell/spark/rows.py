@@ -1,4 +1,4 @@
-"""Rows: record batches of Spark as what the queue is given."""
+"""Rows: record batches of Spark in the form of the queue's arguments."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ from dwell.spark.options import WriteOptions
 from dwell.spark.packed import packed
 from dwell.spark.plain import KNOWN, listed, number
 
-#: A column of pipelines: why a row has no due, where something came that is none.
+#: A column of pipelines: why a row has an invalid due.
 REFUSED = "due_refused"
 
-#: What each verb beside put may be told.
+#: The columns that each verb other than put accepts.
 _ALLOWED = {
     "cancel": {"id", "topic", "version"},
     "reschedule": {"id", "topic", "due", "delay", "version"},
@@ -35,7 +35,7 @@ _MICROS_A_MS = 1000
 
 
 def check_columns(names: list[str], options: WriteOptions) -> None:
-    """Refuse columns that do not fit what is to be done; raises InvalidSettings."""
+    """Refuse columns that do not fit the verb; raises InvalidSettings."""
     if options.topic is None and "topic" not in names:
         raise InvalidSettings("topic: got none, expected the option or a column of that name")
     if "due" in names and "delay" in names:
@@ -61,7 +61,7 @@ def _refuse(names: list[str], allowed: set[str], what: str) -> None:
 def by_topic(
     rows: pa.RecordBatch, topic: str | None
 ) -> list[tuple[str | None, pa.RecordBatch, I64]]:
-    """Return the rows of each topic with their places; None is the topic of rows that have none."""
+    """Return the rows of each topic with their places; None for rows without a topic."""
     every = np.arange(rows.num_rows)
     if "topic" not in rows.schema.names:
         assert topic is not None, "the columns were checked"
@@ -80,7 +80,7 @@ def by_topic(
 
 
 def _topics(column: pa.Array) -> pa.Array:
-    """Return topics as texts; what is none becomes one that no topic may have."""
+    """Return topics as texts; an invalid value becomes an invalid name."""
     if pa.types.is_binary(column.type):
         texts = [one and one.decode(errors="replace") for one in column.to_pylist()]
         return pa.array(texts, pa.string())
@@ -93,9 +93,9 @@ def _topics(column: pa.Array) -> pa.Array:
 def puts_of_rows(
     topic: str, rows: pa.RecordBatch, now_ms: int, made_ids: list[str] | None = None
 ) -> Puts:
-    """Return rows as the columns of a put; raises InvalidInput for the first that is refused.
+    """Return rows as the columns of a put; raises InvalidInput for the first refused row.
 
-    ``made_ids`` are those of rows that come without one.
+    ``made_ids`` are for rows without an id.
     """
     names = rows.schema.names
     values: dict[str, Any] = {
@@ -135,7 +135,7 @@ def texts(column: pa.Array, name: str) -> list[str]:
 
 
 def versions(rows: pa.RecordBatch) -> U64 | None:
-    """Return the versions that messages are to have; None without any, as from an older server.
+    """Return the required versions of messages; None without any, as from an older server.
 
     Raises InvalidInput where only some rows have one.
     """
@@ -160,15 +160,15 @@ def _priorities(column: pa.Array) -> list[Any]:
 
 
 def check_refused(rows: pa.RecordBatch) -> None:
-    """Refuse rows of which a pipeline says that they are none; raises InvalidInput."""
+    """Refuse rows that a pipeline has marked as invalid; raises InvalidInput."""
     if REFUSED in rows.schema.names and len(reasons := rows.column(REFUSED).drop_null()):
         raise InvalidInput(reasons[0].as_py())
 
 
 def moments(column: pa.Array, name: str) -> I64:
-    """Return moments as epoch milliseconds, rounded up; raises InvalidTime for a null.
+    """Return points in time as epoch milliseconds, rounded up; raises InvalidTime for a null.
 
-    Timestamps are moments; whole numbers are epoch milliseconds already.
+    Timestamps are converted; whole numbers are epoch milliseconds already.
     """
     if column.null_count:
         raise InvalidTime(f"{name}: got null, expected a moment")
@@ -190,13 +190,13 @@ def _optional_moments(column: pa.Array) -> list[int | None]:
 
 
 def spans(column: pa.Array, name: str) -> list[Any]:
-    """Return spans in the words of the queue: texts, seconds, or intervals."""
+    """Return spans in the forms of the queue: texts, seconds, or intervals."""
     many = listed(column, name)
     return [number(one) for one in many] if pa.types.is_decimal(column.type) else many
 
 
 def _span_or_spans(column: pa.Array, name: str) -> object:
-    """Return one span where all are the same, as they often are; it is then read once."""
+    """Return a single span if all are the same, as they often are; it is then parsed once."""
     known = spans(column.unique(), name)
     return known[0] if len(known) == 1 else spans(column, name)
 

@@ -1,6 +1,6 @@
-"""The columns of each view, and those that a write knows."""
+"""The columns of each view, and the columns of a write."""
 
-#: A message, as the view ``due`` shows it.
+#: A message, in the view ``due``.
 DUE = (
     "topic STRING NOT NULL, id STRING NOT NULL, body BINARY NOT NULL, due TIMESTAMP NOT NULL, "
     "state STRING NOT NULL, priority BIGINT NOT NULL, attempt INT NOT NULL, "
@@ -9,10 +9,10 @@ DUE = (
     "last_error STRING, number BIGINT NOT NULL"
 )
 
-#: A message, as the view ``messages`` shows it.
+#: A message, in the view ``messages``.
 MESSAGES = f"{DUE}, version BIGINT"
 
-#: One thing that happened to one message, as the view ``events`` shows it.
+#: An event of a message, in the view ``events``.
 EVENTS = (
     "position BIGINT NOT NULL, time TIMESTAMP NOT NULL, kind STRING NOT NULL, "
     "topic STRING NOT NULL, id STRING NOT NULL, due TIMESTAMP NOT NULL, attempt INT NOT NULL"

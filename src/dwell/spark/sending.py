@@ -1,4 +1,4 @@
-"""The sender: the rows of one task, batch by batch, a few of them under way at once."""
+"""The sender: the rows of one task, batch by batch, a few of them in flight at once."""
 
 import asyncio
 from collections import Counter
@@ -17,21 +17,21 @@ from dwell.spark.options import WriteOptions
 from dwell.spark.plain import plain
 from dwell.spark.rows import by_topic, check_refused, moments, puts_of_rows, spans, texts, versions
 
-#: How many batches of one task are under way at once.
+#: How many batches of one task are in flight at once.
 _UNDER_WAY = 3
 
-#: A batch is cut so that its bodies fill at most this part of what one call may have.
+#: A batch is cut so that its bodies fill at most this part of the limit of one call.
 _FULL = 0.75
 
 
-#: What does some rows of a topic, whose places in the partition it is told.
+#: Runs a verb on rows of a topic, with their places in the partition.
 Verb = Callable[[str, pa.RecordBatch, I64], Awaitable[U8]]
 
 
 class Sender:
-    """Sends rows; ``name`` is the first part of the ids of rows that have none.
+    """Sends rows; ``name`` is the prefix for the ids of rows without an id.
 
-    ``zone`` is that of the session, by which times without one are read.
+    ``zone`` is the session's zone, for times without one.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Sender:
         self._do = verbs[options.op]
 
     async def send(self, rows: pa.RecordBatch) -> None:
-        """Send rows, once there are not too many under way; raises BadRow."""
+        """Send rows, when few enough are in flight; raises BadRow."""
         rows = plain(rows, self._zone)
         size = _rows_a_batch(rows, self._options.batch)
         for at in range(0, rows.num_rows, size):
@@ -68,13 +68,13 @@ class Sender:
             self._tasks.add(task)
 
     async def finish(self) -> Counter[str]:
-        """Return how many rows had which result, once all have one."""
+        """Return how many rows had which result, once all results are there."""
         while self._tasks:
             await self._settle(asyncio.ALL_COMPLETED)
         return self._results
 
     async def give_up(self) -> None:
-        """Send no more of what is under way, as the task has failed."""
+        """Cancel the batches in flight, because the task has failed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -85,14 +85,14 @@ class Sender:
             task.result()
 
     async def _send(self, rows: pa.RecordBatch, first: int) -> None:
-        """Do some rows, topic by topic; ``first`` is the place of the first in its partition."""
+        """Process rows, topic by topic; ``first`` is the place of the first in its partition."""
         for topic, part, places in by_topic(rows, self._options.topic):
             await self._send_part(topic, part, places + first)
 
     async def _send_part(self, topic: str | None, rows: pa.RecordBatch, places: I64) -> None:
-        """Do some rows of one topic; where one is refused, halve them until it is alone.
+        """Process rows of one topic; if a row is refused, halve them until it is alone.
 
-        What is refused was not sent, as all is checked before; so no verb is sent twice.
+        A refused row was not sent, because all rows are checked before; so no verb is sent twice.
         """
         try:
             check_refused(rows)
@@ -116,8 +116,8 @@ class Sender:
     async def _put(self, topic: str, rows: pa.RecordBatch, places: I64) -> U8:
         made = None
         if "id" not in rows.schema.names:
-            # Nothing but the row's place may be in them: how rows are cut into batches, what is
-            # refused and which topics there are may all be different when the task runs again.
+            # They may contain only the row's place: the cut into batches, the refused rows and the
+            # topics may all differ when the task runs again.
             made = [f"{self._name}-{place}" for place in places.tolist()]
         puts = puts_of_rows(topic, rows, self._queue.clock.now_ms(), made)
         return (await self._queue.put_puts(puts, self._options.on_conflict)).results
@@ -137,13 +137,13 @@ class Sender:
 
 
 def _when(rows: pa.RecordBatch) -> dict[str, Any]:
-    """Return when rows say that their messages fall due, in the words of a verb."""
+    """Return the dues of rows in the form of a verb's arguments."""
     if "due" in rows.schema.names:
         return {"due": moments(rows.column("due"), "due")}
     return {"delay": spans(rows.column("delay"), "delay")} if "delay" in rows.schema.names else {}
 
 
 def _rows_a_batch(rows: pa.RecordBatch, most: int) -> int:
-    """Return how many rows are one batch by count and by bytes."""
+    """Return how many rows make one batch by count and by bytes."""
     each: int = max(rows.nbytes // max(rows.num_rows, 1), 1)
     return max(min(most, int(MAX_BATCH_BYTES * _FULL) // each), 1)

@@ -1,4 +1,4 @@
-"""Sessions of Spark that suit these pipelines."""
+"""Sessions of Spark for these pipelines."""
 
 import os
 
@@ -6,7 +6,8 @@ from pyspark.sql import SparkSession
 
 from dwell.spark.workers import use_this_python
 
-#: What was measured to halve the time of a small micro-batch, where checkpoints are on local disks.
+#: Settings that were measured to halve the time of a small micro-batch, with checkpoints on local
+#: disks.
 _LOCAL_DISKS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -16,8 +17,8 @@ _LOCAL_DISKS = {
 
 _USUAL = {
     "spark.sql.session.timeZone": "UTC",
-    # Where in Python each column was made is asked with every call, which takes half the time that
-    # it takes to say a query; what is wrong in a query of text is told with its text all the same.
+    # Otherwise each call finds out where in Python a column was made, which takes half the time of
+    # building a query; an error in a query of text includes its text all the same.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
@@ -27,7 +28,8 @@ def session(
 ) -> SparkSession:
     """Return the session of this process, or a new one; ``settings`` are Spark's own.
 
-    Without a ``master`` it is what ``spark-submit`` or ``SPARK_REMOTE`` says, or else this machine.
+    Without a ``master`` it is taken from ``spark-submit`` or ``SPARK_REMOTE``, or else is this
+    machine.
     """
     builder = SparkSession.builder.appName(name)
     given = dict(settings or {})

@@ -1,4 +1,4 @@
-"""The data source ``dwell``: which view or verb the options ask for."""
+"""The data source ``dwell``: selects the view or verb for the options."""
 
 import sys
 
@@ -13,15 +13,15 @@ from pyspark.sql.types import StructType
 
 from dwell.errors import InvalidSettings
 
-#: The program of Spark that asks a reader for the filters it takes. Elsewhere Spark refuses a
-#: reader that can take some, when its setting says that none are pushed down.
+#: The program of Spark that asks a reader for the filters it accepts. Elsewhere Spark refuses a
+#: reader that accepts some, if its setting disables pushdown.
 _PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class DwellSource(DataSource):
     """The queue as a table and a stream; docs/reference/spark.md has the options.
 
-    What a view or a verb needs is imported when it is used, so that finding the source is cheap.
+    The modules of a view or a verb are imported on use, so that finding the source is cheap.
     """
 
     @classmethod
@@ -34,13 +34,14 @@ class DwellSource(DataSource):
         from dwell.spark.options import ReadOptions, parsed
         from dwell.spark.schemas import VIEWS
 
-        # Refused here, as Spark hides what a stream is refused for behind an error of its own.
+        # Refused here, because Spark hides the reason of a refused stream behind an error of its
+        # own.
         options = parsed(ReadOptions, self.options)
         options.check()
         return VIEWS[options.view]
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a view as it is now."""
+        """Return the reader of a view as it is now."""
         from dwell.spark.events import EventsReader
         from dwell.spark.messages import FilteredMessagesReader, MessagesReader
         from dwell.spark.options import ReadOptions, parsed
@@ -54,7 +55,7 @@ class DwellSource(DataSource):
         raise InvalidSettings("view: got due in a batch, expected a stream (readStream)")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return what follows a view."""
+        """Return the reader that follows a view."""
         from dwell.spark.options import ReadOptions, parsed
 
         options = parsed(ReadOptions, self.options)
@@ -68,7 +69,7 @@ class DwellSource(DataSource):
         return (DueStream if options.view == "due" else EventStream)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what writes rows once."""
+        """Return the writer of a batch of rows."""
         from dwell.spark.options import WriteOptions, parsed
         from dwell.spark.writing import BatchWriter
 
@@ -79,7 +80,7 @@ class DwellSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """Return what writes the rows of each micro-batch."""
+        """Return the writer of the rows of each micro-batch."""
         from dwell.spark.options import WriteOptions, parsed
         from dwell.spark.writing import StreamWriter
 

@@ -19,7 +19,7 @@ Column = Callable[[Any], Any]
 
 
 class Table:
-    """The columns of a view that were asked for; raises InvalidSettings for one it lacks."""
+    """The requested columns of a view; raises InvalidSettings for a column it lacks."""
 
     def __init__(self, schema: StructType, columns: dict[str, Column]) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")

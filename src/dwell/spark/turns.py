@@ -1,10 +1,10 @@
-"""Turns: which of the writes of one micro-batch a write is.
+"""Turns: the number of a write among the writes of one micro-batch.
 
-The ids of rows that have none are made of the query, the batch, the partition and the place in it,
-so that a batch that runs again makes the same ones. Where one ``foreachBatch`` writes twice, they
-also need to know which of the two writes they are, in the same way each time; and nothing that
-Spark tells of a write says so. So the driver counts the writes that have ended in the batch, in a
-file of the run of the query: each write is planned, and each ends, in a process of its own there.
+Generated ids of rows consist of the query, the batch, the partition and the place in it, so that a
+repeated batch makes the same ids. If one ``foreachBatch`` writes twice, they also need the number
+of the write, the same each time; and Spark gives a write no such number. So the driver counts the
+finished writes of the batch, in a file for the run of the query: each write is planned, and each
+ends, in a process of its own there.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How many writes have ended in the batch that a run of a query is at."""
+    """How many writes have ended in the current batch of a query's run."""
 
     batch: str
     writes: int
 
 
 class Turn(NamedTuple):
-    """One write: the run of its query, its batch, and its place among the writes of that."""
+    """One write: the run of its query, its batch, and its index among the batch's writes."""
 
     run: str
     batch: str
@@ -41,12 +41,12 @@ class Turn(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """What tells it from the first write of its batch."""
+        """The suffix that distinguishes it from the first write of its batch."""
         return f"-w{self.place}" if self.place else ""
 
 
 def turn_of(run: str, batch: str, ended: dict[str, Ended | None]) -> Turn:
-    """Return the turn of a write, before which these have ended; raises StoreError."""
+    """Return the turn of a write, given the finished writes; raises StoreError."""
     before = ended.get(run)
     if before is None and run in ended:
         raise _cut_off(run)
@@ -54,7 +54,7 @@ def turn_of(run: str, batch: str, ended: dict[str, Ended | None]) -> Turn:
 
 
 def ended_writes(folder: Path | None = None) -> dict[str, Ended | None]:
-    """Return what has ended, by the run of a query; None for a run whose file was cut off."""
+    """Return the finished writes, by the run of a query; None for a run with a truncated file."""
     found: dict[str, Ended | None] = {}
     for path in (folder or _folder()).glob("*.json"):
         with contextlib.suppress(FileNotFoundError):
@@ -65,7 +65,7 @@ def ended_writes(folder: Path | None = None) -> dict[str, Ended | None]:
 def end(turn: Turn, *, is_named: bool, folder: Path | None = None) -> None:
     """Note that a write has ended; raises InvalidSettings for two at once that share names.
 
-    ``is_named`` says that it has given names that no other write may give.
+    ``is_named`` tells that it has generated names that no other write may use.
     """
     if not _NAME.fullmatch(turn.run):
         return
@@ -90,7 +90,7 @@ def end(turn: Turn, *, is_named: bool, folder: Path | None = None) -> None:
 
 
 def _read(path: Path) -> Ended | None:
-    """Return what a file says, or None where it was cut off, as by a power cut."""
+    """Return the content of a file, or None if it is truncated, as by a power cut."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Ended)
     except msgspec.MsgspecError:
@@ -120,7 +120,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _forget(folder: Path) -> None:
-    """Remove what runs of long ago have left."""
+    """Remove the files of old runs."""
     oldest_s = time.time() - _KEPT_S
     for path in folder.glob("*.json"):
         if path.stat().st_mtime < oldest_s:

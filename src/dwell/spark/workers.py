@@ -1,4 +1,4 @@
-"""What makes the processes cheap that Spark starts in Python: one a planning, several a stream."""
+"""Cheaper Python processes for Spark: one for each planning, several for each stream."""
 
 import os
 import sys
@@ -10,10 +10,10 @@ _OWN = Path(__file__).with_name("python.sh")
 
 
 def use_this_python(*, is_local: bool) -> None:
-    """Let Spark start what this process runs in, unless ``PYSPARK_PYTHON`` says otherwise.
+    """Make Spark start the Python of this process, unless ``PYSPARK_PYTHON`` is set.
 
-    By its usual name it would find one without this package. On this machine it is started without
-    Spark's zip in its path where that is of the package that this process has, compiled.
+    Under its usual name it would find a Python without this package. On this machine it is started
+    without Spark's zip in its path, if that is from the package that this process has, compiled.
     """
     of_package = Path(pyspark.__file__).parent
     is_packaged = Path(os.environ.get("SPARK_HOME", of_package)) == of_package

@@ -1,9 +1,9 @@
-"""Writers: each task sends its rows in batches, and says how many had which result.
+"""Writers: each task sends its rows in batches, and returns the counts of results.
 
-A task that runs again changes nothing: its ids are the same, so a put finds what it put, also when
-that was delivered and acked meanwhile (for as long as the topic remembers ids). Rows without ids
-get some that depend only on the write, the partition and the place in it; a write of a stream is
-known by its query, its batch and its turn in it.
+A repeated task changes nothing: its ids are the same, so a put finds the earlier messages, even if
+these were delivered and acked since (for as long as the topic remembers ids). Rows without ids get
+ids that depend only on the write, the partition and the place in it; a write of a stream is
+identified by its query, its batch and its turn in it.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from dwell.spark.rows import check_columns
 from dwell.spark.sending import Sender
 from dwell.spark.turns import Turn
 
-#: How the tags of a job begin that came over Spark Connect.
+#: The prefix of the tags of a job from Spark Connect.
 _CONNECT = "SparkConnect_"
 
 
@@ -48,7 +48,7 @@ class Counts(WriterCommitMessage):
 
 
 class Task(NamedTuple):
-    """What a task is called, also when it runs again, and the zone of its session."""
+    """The name of a task, the same when it runs again, and the zone of its session."""
 
     name: str
     turn: Turn | None
@@ -56,9 +56,10 @@ class Task(NamedTuple):
 
 
 class Writing:
-    """One write: what its tasks do, and what the driver does at its end.
+    """One write: the work of its tasks, and of the driver at its end.
 
-    The sink of a stream ``is_alone`` in its batch; a write of ``foreachBatch`` may be one of many.
+    The sink of a stream ``is_alone`` in its batch; a write of ``foreachBatch`` may have others next
+    to it.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Writing:
         return results
 
     def task(self) -> Task:
-        """Return what Spark says of the task that this is."""
+        """Return Spark's data about the present task."""
         context = TaskContext.get()
         assert context is not None, "a writer writes in a task"
         zone = context.getLocalProperty("spark.sql.session.timeZone")
@@ -115,10 +116,10 @@ class Writing:
         return Task(f"{name}{turn.suffix}", turn, zone)
 
     def _name_of_batch(self, context: TaskContext) -> str:
-        """Return what a write outside of a stream is called; raises InvalidSettings.
+        """Return the name of a write outside of a stream; raises InvalidSettings.
 
         Spark Connect tells the tasks of a ``foreachBatch`` nothing of their stream, so there a
-        write may be a micro-batch that runs again.
+        write may be a repeated micro-batch.
         """
         if self._options.write_name is not None:
             return f"w.{self._options.write_name}"
@@ -144,7 +145,7 @@ class Writing:
         return total
 
     def done(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Add up the counts, show them, and leave them where the options say."""
+        """Add up the counts, show them, and write them to the file in the options."""
         total = self.ended(messages)
         words = ", ".join(f"{count:,} {word}" for word, count in sorted(total.items()))
         print(f"dwell: {self._options.op}: {words or 'no rows'}", file=sys.stderr)
@@ -153,7 +154,7 @@ class Writing:
 
 
 def _add(path: Path, counts: Counter[str]) -> None:
-    """Add counts to those of a file: those of a stream come batch after batch."""
+    """Add counts to a file: the counts of a stream come batch after batch."""
     before: dict[str, int] = {}
     try:
         before = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
@@ -179,11 +180,11 @@ class BatchWriter(DataSourceArrowWriter):
         return self._writing.run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Show what became of the rows."""
+        """Show the counts of results."""
         self._writing.done(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Note that the write has ended: what its tasks have put stays put."""
+        """Note that the write has ended: rows already put stay."""
         self._writing.ended(messages)
 
 
@@ -198,5 +199,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._writing.run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Show what became of the rows."""
+        """Show the counts of results."""
         self._writing.done(messages)

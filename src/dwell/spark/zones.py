@@ -1,4 +1,4 @@
-"""Time zones by every name that a session of Spark takes, and their offsets in every year."""
+"""Time zones by every name that a session of Spark accepts, and their offsets in every year."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -10,7 +10,7 @@ from dwell.errors import InvalidSettings
 #: An offset, alone or after the name of UTC.
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{1,2})(?::?(\d\d))?)?")
 
-#: The short names that Spark takes, as Java means them (``ZoneId.SHORT_IDS``).
+#: The short names that Spark accepts, with Java's meaning (``ZoneId.SHORT_IDS``).
 _SHORT = {
     "EST": "-05:00",
     "MST": "-07:00",
@@ -44,15 +44,15 @@ _SHORT = {
 
 _MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1)
-#: The years that a datetime can say, a few days short. Before them no zone has changed; after them
-#: each 400 years are alike, as they have whole weeks.
+#: The years that a datetime can represent, a few days short. Before them no zone has changed; after
+#: them each 400 years are alike, because they have whole weeks.
 _FIRST_US, _END_US = ((datetime(year, 1, 3) - _EPOCH) // _MICROSECOND for year in (1, 9999))
 _CYCLE_US = 146_097 * 86_400_000_000
 
 
 @lru_cache
 def zone_of(name: str) -> tzinfo:
-    """Return a zone as Spark understands its name; raises InvalidSettings."""
+    """Return a zone with Spark's meaning of its name; raises InvalidSettings."""
     name = _SHORT.get(name, name)
     if name in ("Z", "UT"):
         return UTC
@@ -70,10 +70,10 @@ def zone_of(name: str) -> tzinfo:
 
 
 def offset_us(local_us: int, zone: tzinfo | None) -> int:
-    """Return the offset of a local time in microseconds, as Spark's cast has it.
+    """Return the offset of a local time in microseconds, as in Spark's casts.
 
-    ``zone`` None is that of the machine. Of an hour that comes twice the first one is meant, and in
-    an hour that is left out the offset is the one before.
+    ``zone`` None is the machine's zone. In an hour that occurs twice the first is meant, and in a
+    skipped hour the offset is the previous one.
     """
     if local_us >= _END_US:
         local_us = _END_US - _CYCLE_US + (local_us - _END_US) % _CYCLE_US

@@ -182,7 +182,7 @@ class Takeover:
     async def _let_go(self, load: Load, places: Sequence[int], results: U8) -> None:
         """Let messages go; if one changed there, cancel its copy here.
 
-        It is lent again in its changed form. A copy that was taken or changed here stays.
+        It is lent again in its changed version. A copy that was taken or changed here stays.
         """
         stayed = await self._place.let_go(load, places)
         self.report.elsewhere += stayed.elsewhere
@@ -193,7 +193,7 @@ class Takeover:
                 self.report.elsewhere += 1
 
     async def _is_withdrawn(self, load: Load, at: int) -> bool:
-        """Cancel one message of a load here if it is as it was put; tell whether that was done."""
+        """Cancel a message of a load here if it is unchanged since its put; tell whether it was."""
         puts = load.puts
         assert puts.ids is not None
         id_, due_ms = puts.ids[at], int(puts.due_ms[at])

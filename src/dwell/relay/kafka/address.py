@@ -13,7 +13,7 @@ _OURS = ("group", "config")
 
 @dataclass(frozen=True)
 class Address:
-    """Where brokers are, which topics are meant, and what librdkafka is to know beside that."""
+    """The brokers, the topics, and further options for librdkafka."""
 
     topics: tuple[str, ...]
     group: str
@@ -37,7 +37,7 @@ class Address:
 
 
 def _read(path: str) -> dict[str, str]:
-    """Return what a file of ``name=value`` lines says, as Kafka's own tools read it."""
+    """Return the options in a file of ``name=value`` lines, as Kafka's own tools read it."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError as error:
@@ -48,7 +48,7 @@ def _read(path: str) -> dict[str, str]:
             continue
         name, sign, value = line.partition("=")
         if not sign:
-            # What stands there may be a secret, so it is not shown.
+            # The line may have a secret, so it is not shown.
             raise InvalidUrl(f"config: {path}, line {number}: expected NAME=VALUE")
         found[name.strip()] = value.strip()
     return found

@@ -1,9 +1,9 @@
-"""Exactly once into Kafka: what a lane sends, and what it sent last, in one transaction.
+"""Exactly once into Kafka: a lane's messages and the note of them, in one transaction.
 
-Each lane of an owner has a transactional id, so whoever has the lane now shuts out whoever had it
-before. The names of the messages that were sent stand in a compacted topic, one record for each
-lane of an owner, written in the same transaction: when a relay dies after the commit and before the
-queue was told, the next one reads there what it must not send again.
+Each lane of an owner has a transactional id, so the lane's present relay fences off its previous
+relay. The names of the sent messages are in a compacted topic, one record for each lane of an
+owner, written in the same transaction: when a relay dies after the commit and before the queue was
+told, the next relay reads there which messages it must not send again.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: What becomes of the rest of a transaction in which one record was refused.
+#: The errors of the other records of a transaction after one record was refused.
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 _POLL_S = 0.05
 _ASK_S = 15.0
-#: As long as the broker may wait for the end of a transaction of a relay that died.
+#: The time that the broker may wait for the end of a dead relay's transaction.
 _READ_S = 90.0
-#: How old may be what is known of leaders before a transaction.
+#: The greatest age of the known leaders before a transaction.
 _LEADERS_S = 1.0
 _LANES_AT_ONCE = 32
-#: Each batch writes a record, and all of them are read at a start: Kafka is to compact them soon,
-#: which it does with whole segments alone.
+#: Each batch writes a record, and all of them are read at a start: Kafka should compact them soon,
+#: which it does for whole segments only.
 _STATE_CONFIG = {
     "segment.bytes": str(16 * 2**20),
     "segment.ms": "600000",
@@ -65,22 +65,22 @@ class OnceKafkaSink(KafkaSink):
         self._owner = owner
         self._state = state_of(owner.hold)
         self._by_lane: dict[str, Producer] = {}
-        #: The topics without a leader, and when that was last looked at, by the monotonic clock.
+        #: The topics without a leader, and the time of the last check, by the monotonic clock.
         self._leaderless: frozenset[str] = frozenset()
         self._looked_s = -_LEADERS_S
         self._threads = ThreadPoolExecutor(_LANES_AT_ONCE, "dwell-kafka-once")
-        #: What the owner's lanes had sent last, as far as the topic was read, and where that ended.
+        #: The last names of the owner's lanes, as far as the topic was read, and the end of that.
         self._states: dict[bytes, bytes] = {}
         self._read_to = 0
         self._reading = threading.Lock()
 
     async def open(self) -> None:
-        """Make the topic of what was sent, if it is not there."""
+        """Make the topic of the sent names, if it does not exist."""
         await super().open()
         await asyncio.to_thread(self._make_topic)
 
     async def enter(self, lane: str) -> Collection[bytes]:
-        """Shut out who had the lane before; return the names of what it sent last."""
+        """Fence off the lane's previous relay; return the names of its last messages."""
         return await self._in_thread(self._enter, lane)
 
     async def send_once(
@@ -90,7 +90,7 @@ class OnceKafkaSink(KafkaSink):
         return await self._told_of(await self._in_thread(self._send_once, lane, records, names))
 
     async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
-        # A lane may wait long for a broker, and what else runs in threads is not to wait for it.
+        # A lane may wait long for a broker, and must not block other work in threads.
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, _told, work, *given)
 
@@ -104,7 +104,7 @@ class OnceKafkaSink(KafkaSink):
         config = {"cleanup.policy": "compact", **_STATE_CONFIG}
         topic = NewTopic(self._state, num_partitions=1, config=config)
         options: dict[str, Any] = self._address.options | {"logger": _log}
-        # Without a name of its own it would be gone before it was answered.
+        # Without a reference of its own the client would be collected before the answer.
         admin = AdminClient(options)
         made = admin.create_topics([topic], request_timeout=_ASK_S)
         try:
@@ -130,18 +130,18 @@ class OnceKafkaSink(KafkaSink):
         return self._sent(lane)
 
     def _sent(self, lane: str) -> list[bytes]:
-        """Return what the lane's last transaction says, once all before it are decided."""
+        """Return the names in the lane's last transaction, once all before it are decided."""
         with self._reading:
             self._catch_up()
             try:
                 return decoded(self._states.get(self._key(lane), b""))
             except ValueError as error:
-                # Anyone with the right to write to the topic may have written it.
+                # Any client with the right to write to the topic may have written it.
                 _log.error("kafka: %s: the state of %s is ignored: %s", self._state, lane, error)
                 return []
 
     def _catch_up(self) -> None:
-        """Read on to what is written by now, which is the same for all lanes."""
+        """Read up to the present end, which is the same for all lanes."""
         options = {"group.id": self._name, "enable.auto.commit": False, "logger": _log}
         options |= self._address.options | {
             "enable.partition.eof": True,
@@ -153,7 +153,7 @@ class OnceKafkaSink(KafkaSink):
             part = TopicPartition(self._state, 0)
             _, end = written.get_watermark_offsets(part, _ASK_S, cached=False)
             if end < self._read_to:
-                # The topic was made anew.
+                # The topic was deleted and made again.
                 self._states, self._read_to = {}, 0
             part.offset = self._read_to or OFFSET_BEGINNING
             reader.assign([part])
@@ -192,7 +192,7 @@ class OnceKafkaSink(KafkaSink):
             records,
             lambda: producer.produce(self._state, state, self._key(lane), partition=0),
         )
-        # Who is refused is found out in transactions that come to nothing.
+        # Trial transactions that are aborted find out which record is refused.
         single_out(partial(self._transaction, producer), records, refused)
         return refused
 
@@ -201,8 +201,8 @@ class OnceKafkaSink(KafkaSink):
     ) -> list[Refusal | None]:
         """Refuse records for topics without a leader.
 
-        A transaction that such a topic is part of neither commits nor aborts before it has one, and
-        nothing else of the lane leaves meanwhile.
+        A transaction that includes such a topic neither commits nor aborts before it has one, and
+        blocks the rest of the lane.
         """
         now_s = time.monotonic()
         if now_s - self._looked_s >= _LEADERS_S:
@@ -226,16 +226,16 @@ class OnceKafkaSink(KafkaSink):
         records: Sequence[Record],
         seal: Callable[[], None] | None = None,
     ) -> list[Refusal | None]:
-        """Send records and what seals them, all or nothing; without a seal nothing."""
+        """Send records and their seal, all or nothing; abort without a seal."""
         flight = Flight(records, _PURGED)
         producer.begin_transaction()
         try:
             flight.launch(producer)
             if seal is not None:
                 seal()
-            # Raises what became of a record too late, so what the flight was told counts. Of a
-            # producer that was shut out the client tells it in the middle of that, which is a
-            # SystemError; the commit says it as it should.
+            # It raises the error of a record too late, so the flight's callbacks count. For a
+            # fenced producer the client raises in the middle of that, which is a SystemError; the
+            # commit reports it properly.
             with contextlib.suppress(KafkaException, SystemError):
                 producer.flush(self._most_ms / 1000)
             if seal is None or any(flight.refused):
@@ -249,7 +249,7 @@ class OnceKafkaSink(KafkaSink):
 
 
 def _again(work: Callable[[], T], most_ms: int) -> T:
-    """Do what may be done again until it is known what became of it."""
+    """Repeat an idempotent operation until its result is known."""
     until_s = time.monotonic() + most_ms / 1000
     while True:
         try:

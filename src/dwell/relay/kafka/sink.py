@@ -1,6 +1,6 @@
-"""Records into Kafka topics: an idempotent producer, with what each record came to.
+"""Records into Kafka topics: an idempotent producer, with the result of each record.
 
-Keys go to the partitions to which Java's clients send them.
+Keys go to the same partitions as with Java's clients.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ _log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _LOOK_S = 2.0
-#: How long a topic that took nothing is left alone, and after how long without a record it is
-#: forgotten, seconds.
+#: The pause of a topic that accepted nothing, and the time after which an unused topic is dropped,
+#: in seconds.
 _APART_S = 1.0
 _FORGET_S = 60.0
-#: What is the same for each producer of a relay.
+#: The options common to all producers of a relay.
 PRODUCER: dict[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "linger.ms": 2,
-    # More than any message can be with its headers: what is too large is the broker's to say.
+    # More than any message with its headers: the broker decides what is too large.
     "message.max.bytes": 2 * MAX_BODY_BYTES,
     "queue.buffering.max.messages": 200_000,
     "delivery.report.only.error": True,
@@ -45,15 +45,15 @@ _STATE = re.compile(r"dwell-.+-sent")
 
 
 def state_of(hold: str) -> str:
-    """Return the topic in which relays keep what they have sent exactly once."""
+    """Return the topic for the record of messages sent exactly once."""
     return f"dwell-{hold}-sent"
 
 
 def producer_of(address: Address, most_ms: int, **more: Any) -> Producer:
-    """Return a producer that may take so long for a record; raises InvalidUrl for bad options."""
+    """Return a producer with a time limit for each record; raises InvalidUrl for bad options."""
     tuned = {name: address.options[name] for name in _TUNED if name in address.options}
     more["delivery.timeout.ms"] = most_ms
-    # Whether a topic is there has to be known before its records are given up for this time.
+    # The existence of a topic must be known before its records are given up for lack of it.
     more["topic.metadata.propagation.max.ms"] = most_ms // 2
     try:
         return Producer(address.options | PRODUCER | tuned | more)
@@ -62,11 +62,11 @@ def producer_of(address: Address, most_ms: int, **more: Any) -> Producer:
 
 
 class Flight:
-    """Records on their way, and why the broker has not some of them.
+    """Records in flight, and why the broker does not have some of them.
 
-    The broker only says what went wrong: an answer for each record would cost as much as sending
-    it. That all have been answered is seen when nothing of the producer's is on its way.
-    ``passed_over`` are errors that another record's brings with it.
+    The broker reports only errors: an answer for each record would cost as much as sending it. All
+    are answered when the producer has nothing in flight. ``passed_over`` are errors caused by
+    another record.
     """
 
     def __init__(self, records: Sequence[Record], passed_over: Collection[int] = ()) -> None:
@@ -75,10 +75,10 @@ class Flight:
         self.refused: list[Refusal | None] = [None] * len(records)
 
     def launch(self, producer: Producer) -> None:
-        """Hand the records to a producer, in their order; blocks while its buffer is full."""
+        """Hand the records to a producer, in order; blocks while its buffer is full."""
         for at, record in enumerate(self._records):
             if _STATE.fullmatch(record.topic):
-                # Whoever writes there could make a relay ack what it never sent.
+                # Other writers of that topic could make a relay ack messages that it never sent.
                 self.refused[at] = Refusal(
                     f"target: got {record.topic!r:.80}, which keeps the state of relays, expected "
                     "another topic",
@@ -102,7 +102,7 @@ def single_out(
     records: Sequence[Record],
     refused: list[Refusal | None],
 ) -> None:
-    """Send again, in ever smaller parts, what was refused for the sake of another record."""
+    """Send again, in ever smaller parts, records that were refused because of another record."""
     groups = [_shared(range(len(records)), refused)]
     while groups:
         group = groups.pop()
@@ -118,10 +118,10 @@ def _shared(places: Iterable[int], refused: Sequence[Refusal | None]) -> list[in
 
 
 def _is_produced(producer: Producer, record: Record, told: Any) -> bool:
-    """Hand a record over; False when there is no room for it yet."""
+    """Hand a record over; False while there is no room for it."""
     headers: Any = record.headers
     try:
-        # Without headers the call without them, which costs less.
+        # Without headers use the call without them, which costs less.
         if headers:
             producer.produce(
                 record.topic, record.body, record.key, headers=headers, on_delivery=told
@@ -141,7 +141,7 @@ def _kafka_error(error: Exception) -> KafkaError:
 
 
 class _Line:
-    """A producer with the records of one call on their way at a time."""
+    """A producer with the records of one call in flight at a time."""
 
     def __init__(self, address: Address, most_ms: int) -> None:
         self._address = address
@@ -176,24 +176,24 @@ class _Line:
         while self._producer.flush(self._most_ms / 1000):
             _log.warning("kafka: %d records have no answer yet", len(self._producer))
         if any(refusal is not None and not refusal.is_final for refusal in flight.refused):
-            # An idempotent producer that lost count takes nothing any more.
+            # An idempotent producer that lost count accepts nothing after that.
             self._producer = producer_of(self._address, self._most_ms)
         return flight.refused
 
 
 class KafkaSink:
-    """The topics of the brokers of an address; ``most_ms`` is how long they may take.
+    """The topics of the brokers of an address; ``most_ms`` is their time limit.
 
-    A topic that has taken nothing for so long, as one without a leader, is set apart: it is tried
-    by a line of its own, one call at a time, and what else is meant for it is refused at once. So
-    nothing that goes elsewhere waits for it.
+    A topic that has accepted nothing for that long, such as one without a leader, is set apart: a
+    line of its own retries it, one call at a time, and other records for it are refused at once. So
+    it delays no other topic.
     """
 
     def __init__(self, url: str, most_ms: int) -> None:
         self._address = Address.of(url)
         self._most_ms = most_ms
         self._lines: tuple[_Line, _Line] | None = None
-        #: The topics set apart, and when each is tried again, by the monotonic clock.
+        #: The topics set apart, and the time of their next attempts, by the monotonic clock.
         self._apart: dict[str, float] = {}
 
     async def open(self) -> None:
@@ -203,7 +203,7 @@ class KafkaSink:
         self._lines = usual, apart
 
     async def send(self, records: Sequence[Record]) -> Sequence[Refusal | None]:
-        """Send records; what takes longer than the broker may is refused for now."""
+        """Send records; records that exceed the time limit are refused for now."""
         assert self._lines is not None
         usual, apart = self._lines
         if not self._apart:
@@ -228,7 +228,7 @@ class KafkaSink:
         return await self._told_of(refused)
 
     async def _told_of(self, refused: Sequence[Refusal | None]) -> Sequence[Refusal | None]:
-        """Say of what is refused for now that it is the target, unless no broker answers."""
+        """Mark refusals for now as the target's, unless no broker answers."""
         if not any(why is not None and not why.is_final for why in refused):
             return refused
         if None not in refused:
@@ -242,7 +242,7 @@ class KafkaSink:
     def _noted(
         self, records: Sequence[Record], refused: list[Refusal | None]
     ) -> list[Refusal | None]:
-        """Set apart the topics that took nothing, and no longer those that did."""
+        """Set apart topics that accepted nothing, and return the others to normal."""
         if not self._apart and not any(refused):
             return refused
         now_s = time.monotonic()
@@ -251,12 +251,12 @@ class KafkaSink:
                 self._apart[record.topic] = now_s + _APART_S
             else:
                 self._apart.pop(record.topic, None)
-        # What nobody sends to any more is forgotten.
+        # Unused topics are dropped.
         self._apart = {topic: s for topic, s in self._apart.items() if s > now_s - _FORGET_S}
         return refused
 
     async def close(self) -> None:
-        """End; nothing is on its way after a send."""
+        """Close; nothing is in flight after a send."""
         self._lines = None
 
 

@@ -1,11 +1,11 @@
-"""Records of Kafka topics, as one member of a consumer group reads them.
+"""Records of Kafka topics, read as one member of a consumer group.
 
-A partition is a lane: records of one key come by one partition, and one member at a time has it.
-Offsets are committed when :meth:`KafkaSource.done` was told of the records.
+A partition is a lane: records of one key come from one partition, and one member at a time has it.
+Offsets are committed after :meth:`KafkaSource.done` got the records.
 
-A topic may be deleted and made anew under a running relay. Offsets say nothing of that, so the ids
-of topics are read again each second while records come: a partition of another topic is read from
-its beginning, and what was done of the old one is not committed.
+A topic may be deleted and made again under a running relay. Offsets do not show that, so the ids of
+topics are read again each second while records come: a partition of a new topic is read from its
+beginning, and the progress in the old one is not committed.
 """
 
 import asyncio
@@ -30,27 +30,27 @@ _log = logging.getLogger(__name__)
 
 #: How long a read waits for the first record, seconds.
 _WAIT_S = 0.1
-#: How long a member may take to end with partitions that another member gets, seconds.
+#: How long a member may take to finish with partitions that another member gets, in seconds.
 _MOST_END_S = 45.0
 _ASK_S = 10.0
 _LOOK_S = 1.0
-#: How long to wait for what a broker says of a commit before it is sent once more, seconds.
+#: How long to wait for the answer to a commit before it is sent once more, in seconds.
 _COMMIT_S = 10.0
-#: How old the ids of topics may be where records come, and where none come, seconds.
+#: The greatest age of topic ids while records come, and while none come, in seconds.
 _IDS_S = 1.0
 _IDLE_IDS_S = 10.0
-#: How long a lane rests whose records had no room, seconds.
+#: The pause of a lane whose records had no room, in seconds.
 _REST_S = 1.0
-#: What a broker says of a partition that is not there any more.
+#: The errors of a broker for a partition that does not exist.
 _GONE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
 
-#: For a name that is no UTF-8 the client returns a list with a hole, and leaves an error behind.
-#: A call by the interpreter's fast path does not look for that, and the hole ends the process; this
-#: call always looks, and raises SystemError.
+#: For a name that is not UTF-8 the client returns a list with a hole, and leaves an error set. A
+#: call by the interpreter's fast path does not check for that, and the hole ends the process; this
+#: call always checks, and raises SystemError.
 _headers_of = methodcaller("headers")
 
 _Part = tuple[str, int]
@@ -73,20 +73,20 @@ class KafkaSource:
         self._consumer: Consumer | None = None
         self._lanes: Lanes
         self._loop: asyncio.AbstractEventLoop
-        # Rebalances happen within a read, so all but commits is done by one thread.
+        # Rebalances happen within a read, so one thread does everything except commits.
         self._thread = ThreadPoolExecutor(1, "dwell-kafka-read")
-        #: Why it is to be looked whether a broker answers; so is it before the first record.
+        #: The reason to check whether a broker answers; also set before the first record.
         self._trouble: str | None = "no broker has answered yet"
         self._lock = threading.Lock()
         self._done: dict[str, _Place] = {}
         self._deferred: dict[str, _Place] = {}
-        #: What was sent to be committed and has no answer yet, and until when it is waited for.
+        #: Commits without an answer, and until when to wait for it.
         self._committing: dict[str, _Place] = {}
         self._commit_until_s = 0.0
         self._is_owing = False
         self._mine: dict[str, _Part] = {}
         self._names: dict[_Part, str] = {}
-        #: Of each lane the mark of the topic that it is read of, and the last offset that was read.
+        #: For each lane, the mark of its topic, and the last offset read.
         self._marks: dict[str, str] = {}
         self._read_to: dict[str, int] = {}
         self._committed: dict[str, int] = {}
@@ -118,7 +118,7 @@ class KafkaSource:
         self._consumer = consumer
 
     async def read(self, limit: int) -> Sequence[Record]:
-        """Return the records that are there, of all partitions of this member."""
+        """Return the available records, of all partitions of this member."""
         return await self._loop.run_in_executor(self._thread, self._read, limit)
 
     def _read(self, limit: int) -> list[Record]:
@@ -127,7 +127,7 @@ class KafkaSource:
         self._commit()
         self._learn(consumer)
         self._go_back(consumer)
-        # What came and could not be named is not given by the client again.
+        # The client does not return consumed records again that could not be named.
         self._found = found = self._found or _consumed(consumer, limit)
         anew = self._made_anew(consumer, [one for one in found if one.error() is None])
         self._found = []
@@ -146,7 +146,7 @@ class KafkaSource:
         ]
 
     def _learn(self, consumer: Consumer) -> None:
-        """Ask what is committed of new lanes, which a rebalance should not wait for."""
+        """Read the committed offsets of new lanes, which a rebalance should not wait for."""
         if not self._unknown:
             return
         try:
@@ -160,7 +160,7 @@ class KafkaSource:
             self._unknown = []
 
     def _made_anew(self, consumer: Consumer, found: Sequence[Any]) -> Collection[str]:
-        """Return lanes whose topic is another by now; they are read from its beginning."""
+        """Return lanes whose topic was made again; they are read from its beginning."""
         went_back = False
         for one in found:
             lane, offset = self._lane(one), one.offset()
@@ -172,14 +172,14 @@ class KafkaSource:
             return ()
         self._ids_due_s = now_s + _IDLE_IDS_S
         try:
-            # Also of topics that other members read, as a cancel may mean a record of them.
+            # Also for topics that other members read, because a cancel may name a record of them.
             named = {topic for topic in self._address.topics if not topic.startswith("^")}
             self._ids.refresh(named | {topic for topic, _ in self._mine.values()}, _LOOK_S)
         except BrokerUnreachable as error:
             if went_back:
                 self._ids_due_s = 0.0
                 raise
-            # The ids of a moment ago serve while nobody can tell newer ones.
+            # The recent ids serve while newer ids are unavailable.
             self._ids_due_s += _IDLE_IDS_S
             _log.info("%s", error)
             return ()
@@ -219,7 +219,7 @@ class KafkaSource:
         return lane
 
     def _read_record(self, one: Any) -> Record:
-        """Return a record as it came; one with headers that cannot be read is broken."""
+        """Return a record as received; a record with unreadable headers is broken."""
         try:
             headers, broken = self._ids.cancelling(_headers_of(one) or []), ""
         except Exception as error:
@@ -244,30 +244,30 @@ class KafkaSource:
     # --- what became of records -----------------------------------------------------------------
 
     async def done(self, records: Sequence[Record]) -> None:
-        """Let the offsets after the last record of each lane be committed with the next read.
+        """Commit the offsets after the last record of each lane with the next read.
 
-        A commit from elsewhere would wait for a rebalance, which waits for what is held.
+        A commit from elsewhere would wait for a rebalance, which waits for held records.
         """
         with self._lock:
             self._done |= {record.lane: record.place for record in records}
 
     async def defer(self, records: Sequence[Record]) -> None:
-        """Let each lane of some records rest, and begin again at its first of them."""
+        """Pause the lanes of some records, and restart each at its first of them."""
         with self._lock:
             for record in reversed(records):
                 self._deferred[record.lane] = record.place
 
     def comes_again(self, record: Record) -> bool:
-        """Tell whether a lane is still to go back, so that what was read of it comes again."""
+        """Tell whether a lane has still to go back, so that its last records come again."""
         deferred = self._deferred.get(record.lane)
         return deferred is not None and deferred[2] == record.place[2]
 
     def _go_back(self, consumer: Consumer) -> None:
-        """Begin with deferred records again, and read on in lanes that have rested."""
+        """Restart at deferred records, and read on in lanes after their pause."""
         with self._lock:
             deferred, self._deferred = self._deferred, {}
         now_s = time.monotonic()
-        # What was read and has no name yet comes again after them.
+        # Read records without a name come again after them.
         self._found = [one for one in self._found if one.error() or self._lane(one) not in deferred]
         for lane, (part, offset, mark) in deferred.items():
             if lane in self._mine and self._is_current(part, mark):
@@ -284,7 +284,7 @@ class KafkaSource:
             consumer.seek(place)
         except KafkaException as error:
             if error.args[0].code() not in _GONE:
-                # Reading on would commit what is not held.
+                # Reading on would commit records that are not held.
                 raise
         self._read_to.pop(lane, None)
 
@@ -292,10 +292,10 @@ class KafkaSource:
         return self._marks.get(lane_of(*part), mark) == mark
 
     def _commit(self, *, is_last: bool = False) -> None:
-        """Have what is done committed, one commit after the other unless it ``is_last``.
+        """Commit the done records, one commit after the other unless it ``is_last``.
 
-        The answer comes within a later read. To wait for it here could last for ever: now and then
-        a commit under way when the broker is killed is never answered.
+        The answer comes within a later read. Waiting for it here could last for ever: a commit in
+        flight when the broker is killed is sometimes never answered.
         """
         if self._committing and not is_last:
             if time.monotonic() < self._commit_until_s:
@@ -308,7 +308,7 @@ class KafkaSource:
         if not done or self._consumer is None:
             return
         offsets = [TopicPartition(*part, at + 1) for part, at, _ in done.values()]
-        # Nobody waits for what is committed of lanes that another member gets.
+        # No answer is needed for commits of lanes that another member gets.
         self._committing |= {lane: at for lane, at in done.items() if lane in self._mine}
         self._commit_until_s = time.monotonic() + _COMMIT_S
         try:
@@ -317,7 +317,7 @@ class KafkaSource:
             self._answered(error.args[0], offsets)
 
     def _answered(self, error: KafkaError | None, parts: Sequence[TopicPartition]) -> None:
-        """Note what became of a commit; what was sent once more since is not meant."""
+        """Process the answer to a commit; commits that were sent again since are skipped."""
         failed: dict[str, _Place] = {}
         why = ""
         for part in parts:
@@ -330,7 +330,7 @@ class KafkaSource:
                 why = trouble.str()
                 if trouble.code() not in _GONE:
                     failed[lane] = at
-            # What came of a topic that was made anew since says nothing of the new one.
+            # Answers for a topic that was made again do not apply to the new one.
             elif lane in self._mine and self._is_current(at[0], at[2]):
                 self._committed[lane] = at[1]
                 self._is_owing = False
@@ -338,9 +338,9 @@ class KafkaSource:
             self._owe(failed, why)
 
     def _owe(self, failed: Mapping[str, _Place], why: str) -> None:
-        """Commit what failed with the next read, as nothing of it may leave before, exactly once.
+        """Repeat a failed commit with the next read; until then exactly-once messages stay.
 
-        What another member has by now it reads again, and finds the ids.
+        Another member reads its new partitions again, and recognises the ids.
         """
         with self._lock:
             self._done = {
@@ -353,8 +353,8 @@ class KafkaSource:
     def is_committed(self, lane: str, origin: str) -> bool:
         """Tell whether the record of a message in a lane of this member is not read again.
 
-        What is no record of the lane's topic, as it is now, is never read: somebody has put it
-        there, or the topic was made anew since.
+        An origin outside the lane's present topic is never read: the message was put by others, or
+        the topic was made again since.
         """
         head, _, mark = origin.partition(MARK)
         name, _, offset = head.rpartition("-")
@@ -381,7 +381,7 @@ class KafkaSource:
         self._unknown += parts
         mine = {lane_of(part.topic, part.partition): (part.topic, part.partition) for part in parts}
         self._forget(mine)
-        # One that was deleted and made again is another.
+        # A topic that was deleted and made again is another topic.
         self._ids.forget(
             {part.topic for part in parts} - {topic for topic, _ in self._mine.values()}
         )
@@ -393,7 +393,7 @@ class KafkaSource:
         lanes = _lanes_of(parts)
         self._wait(self._lanes.close(lanes))
         self._forget(lanes)
-        # The client gives partitions away only when what was sent before is answered.
+        # The client gives partitions away only after earlier commits are answered.
         self._commit(is_last=True)
 
     def _lost(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
@@ -402,7 +402,7 @@ class KafkaSource:
         self._wait(self._lanes.close(lanes, is_lost=True))
 
     def _forget(self, lanes: Collection[str]) -> None:
-        """Forget how far lanes are that another member has, or had."""
+        """Drop the positions of lanes that another member has, or had."""
         for known in (self._mine, self._marks, self._read_to, self._committed, self._committing):
             for lane in lanes:
                 known.pop(lane, None)
@@ -433,7 +433,7 @@ def _consumed(consumer: Consumer, limit: int) -> list[Any]:
 
 
 def _oldest(consumer: Consumer, part: TopicPartition) -> int:
-    """Return the first offset that is kept: nothing before it is read, whatever is committed."""
+    """Return the first offset that is kept: earlier offsets cannot be read, even if committed."""
     try:
         first, _ = consumer.get_watermark_offsets(part, _ASK_S, cached=False)
     except KafkaException as error:
@@ -448,9 +448,9 @@ def _lanes_of(parts: Sequence[TopicPartition]) -> list[str]:
 
 
 def _defaults(address: Address) -> dict[str, Any]:
-    """Return what holds where the address says nothing of it."""
+    """Return the defaults for options that the address does not set."""
     options: dict[str, Any] = {"auto.offset.reset": "earliest"}
-    # In the newer protocol the broker decides both, and refuses members that say them.
+    # In the newer protocol the broker decides both, and refuses members that set them.
     if address.options.get("group.protocol", "classic").lower() != "consumer":
         options["partition.assignment.strategy"] = "cooperative-sticky"
         options["session.timeout.ms"] = 10_000

@@ -1,7 +1,7 @@
 """The ids that Kafka gives to topics, as a part of the ids of their records.
 
-Topic, partition and offset alone name a record of another cluster as well, and one of a topic that
-was deleted and made anew; such a record would be taken for a repetition, and be gone.
+Topic, partition and offset alone also name a record of another cluster, or of a topic that was
+deleted and made again; such a record would be taken for a repetition, and be lost.
 """
 
 import logging
@@ -21,15 +21,15 @@ from dwell.relay.rules import CANCEL, CANCEL_PLACE
 
 _log = logging.getLogger(__name__)
 
-#: What stands before the topic's id; no topic's name has it.
+#: Stands before the topic's id; no topic's name contains it.
 MARK = "@"
-#: As long as two topics of one name are hardly ever alike in it.
+#: Long enough that two topics of one name hardly ever share it.
 _LENGTH = 8
 _PLACE = re.compile(rb"([A-Za-z0-9._-]+)-[0-9]+-[0-9]+")
 
 
 class TopicIds:
-    """The ids of the topics that a source reads, as the broker last told them."""
+    """The ids of the topics that a source reads, from the last answer of the broker."""
 
     def __init__(self, address: Address, ask_s: float = 10.0) -> None:
         self._address = address
@@ -38,19 +38,19 @@ class TopicIds:
         self._marks: dict[str, str] = {}
 
     def learn(self, topics: Collection[str]) -> None:
-        """Ask for those that are not known; raises BrokerUnreachable."""
+        """Ask the broker for unknown ids; raises BrokerUnreachable."""
         new = [topic for topic in topics if topic not in self._marks]
         self.refresh(new, self._ask_s)
         for topic in new:
             if topic not in self._marks:
-                # An id of its own, as its records are no repetitions of any others.
+                # It gets a unique id, because its records repeat no others.
                 _log.warning("kafka: topic %s: was deleted before its id was read", topic)
                 self._marks[topic] = f"{MARK}{uuid.uuid4().hex[:_LENGTH]}"
 
     def refresh(self, topics: Collection[str], ask_s: float) -> None:
-        """Ask for the ids of some topics, for so long; raises BrokerUnreachable.
+        """Ask for the ids of some topics, within a time; raises BrokerUnreachable.
 
-        A topic that is not there keeps the id that it had.
+        A missing topic keeps its last id.
         """
         if not topics:
             return
@@ -70,12 +70,12 @@ class TopicIds:
                 else:
                     self._marks[topic] = f"{MARK}{id_[:_LENGTH]}"
         except KafkaException as error:
-            # A client whose controller is gone waits for it and for no other.
+            # A client whose controller is gone waits for that controller only.
             self._admin = None
             raise BrokerUnreachable(f"kafka: ids of topics: {reason(error)}") from None
 
     def forget(self, topics: Collection[str]) -> None:
-        """Ask again for some before the next of their records."""
+        """Ask again for some topics before their next record."""
         for topic in topics:
             self._marks.pop(topic, None)
 
@@ -84,13 +84,13 @@ class TopicIds:
         return self._marks.get(topic)
 
     def mark(self, topic: str) -> str:
-        """Return what is added to the ids of a topic's records."""
+        """Return the suffix for the ids of a topic's records."""
         return self._marks[topic]
 
     def cancelling(self, headers: Headers) -> Headers:
         """Return headers with the whole id that a cancel by topic, partition and offset may mean.
 
-        What it says stays, as it may be an id of somebody's own that looks like a place.
+        The given id stays, because it may be a caller's own id that looks like a place.
         """
         places = [
             (CANCEL_PLACE, value + mark.encode())

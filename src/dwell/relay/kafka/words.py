@@ -1,4 +1,4 @@
-"""What errors of Kafka mean to a relay."""
+"""The errors of Kafka and their meaning for a relay."""
 
 from concurrent.futures import Future
 from typing import TypeVar
@@ -9,7 +9,7 @@ from dwell.relay.record import Refusal
 
 T = TypeVar("T")
 
-#: What no second try will change, for this record.
+#: Errors of a record that no second attempt can change.
 _FINAL = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -21,14 +21,14 @@ _FINAL = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError._INVALID_ARG,
 }
-#: What a broker says of a whole batch for the sake of one record in it.
+#: Errors of a broker for a whole batch because of one record in it.
 _SHARED = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD}
 
 
 def told(answer: "Future[T]", ask_s: float) -> T:
-    """Return what a broker answers in time; raises KafkaException.
+    """Return the broker's answer in time; raises KafkaException.
 
-    The client gives up after as long, and whoever waits may be told of either first.
+    The client has the same time limit, so either may end the wait first.
     """
     try:
         return answer.result(ask_s)
@@ -37,7 +37,7 @@ def told(answer: "Future[T]", ask_s: float) -> T:
 
 
 def reason(error: KafkaException) -> str:
-    """Return what happened, in words."""
+    """Return the reason of an error as text."""
     first = error.args[0] if error.args else error
     return first.str() if isinstance(first, KafkaError) else str(first)
 

@@ -1,6 +1,6 @@
 """Addresses of outboxes: ``outbox+postgresql://user@host/db?table=NAME``, ``outbox+sqlite:///x.db``.
 
-What stands behind ``outbox+`` is what SQLAlchemy calls the database, a driver's name in it or not.
+The part after ``outbox+`` is SQLAlchemy's name of the database, with a driver's name or without.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Address:
-    """Where an outbox is: for SQLite a file, for PostgreSQL what its own programs connect to."""
+    """The place of an outbox: a file for SQLite, a connection string for PostgreSQL."""
 
     kind: str
     database: str
@@ -38,7 +38,7 @@ class Address:
             database = unquote(parts.path[1:])
         elif kind == "postgresql":
             database = f"postgresql://{parts.netloc}{parts.path}"
-            # Its own programs take a plus sign as it is.
+            # PostgreSQL's own programs take a plus sign literally.
             database += f"?{urlencode(options, quote_via=quote)}" if options else ""
         else:
             raise InvalidUrl(f"--from: got {shown(url)!r:.120}, expected {_FORMS}")

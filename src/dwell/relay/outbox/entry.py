@@ -1,8 +1,8 @@
-"""A row of an outbox, and what becomes of it: a message that is as it was put.
+"""A row of an outbox, and the message that it becomes, unchanged.
 
-It needs no rules of when and where: a row says its own topic, due and options, all in milliseconds.
-So it is read by a reader of its own, and shares all else with what comes from brokers. Where a
-broker gets it, priority and expiry hold while it waits; lease and attempts are a worker's.
+It needs no rules for due and target: a row has its own topic, due and options, all in milliseconds.
+So it has a reader of its own, and shares everything else with records from brokers. If a broker
+gets it, priority and expiry apply while it waits; lease and attempts concern only workers.
 """
 
 from hashlib import blake2b
@@ -31,45 +31,45 @@ from dwell.relay import envelope
 from dwell.relay.record import Record
 from dwell.relay.rules import Held
 
-#: The columns in the order in which a row is read; the first two are what it is deleted by.
+#: The columns in reading order; the first two identify the row for its deletion.
 COLUMNS = (
     *("seq", "id", "topic", "body", "due_ms", "priority", "lease_ms", "max_attempts"),
     *("expires_ms", "key", "headers"),
 )
-#: What is read of a body, of headers and of other text. More can be in no message, and who writes
-#: it is not to use up a relay's memory.
+#: How many bytes of a body, of headers and of other text are read. No message can have more, and
+#: the writer must not be able to use up a relay's memory.
 MOST_BODY_BYTES = 1_048_577
 MOST_HEADERS_CHARS = 200_000
 MOST_TEXT_CHARS = 1_000
 
 _ROW = "dwell-row"
-#: What is shown of a column, characters.
+#: How many characters of a column are shown.
 _MOST_SHOWN = 100
 
 _headers = msgspec.json.Decoder(dict[str, str])
 
 
 class Entry(Record, gc=False):
-    """A row that was read; what it says is found out by :class:`Reader`."""
+    """A row that was read; :class:`Reader` decodes it."""
 
     row: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, table: str, row: tuple[Any, ...]) -> "Entry":
-        """Return a row of a table as a record, by the place of which it is deleted."""
+        """Return a row of a table as a record; its place identifies it for the deletion."""
         return cls("", "", None, place=row[:2], origin=f"{table}-{row[0]}", row=row)
 
 
 class Reader:
-    """Reads rows; with ``is_named`` the message says where it goes, as a broker gets it."""
+    """Reads rows; with ``is_named`` the message names its target, for a broker."""
 
     def __init__(self, *, is_named: bool) -> None:
         self._is_named = is_named
 
     def read(self, record: Record, now_ms: int) -> Held:
-        """Say what becomes of a row; raises InvalidInput for one that is no message.
+        """Return the message for a row; raises InvalidInput for an invalid row.
 
-        The record of such a row is what people are to see of it.
+        The record of an invalid row becomes the text that people see of it.
         """
         assert isinstance(record, Entry)
         try:
@@ -95,7 +95,7 @@ class Reader:
             return Held(
                 record, record.topic, due_ms, extra, priority, lease_ms, attempts, expires_ms
             )
-        # One topic holds what is for all of them, and an id is one of its own topic.
+        # One topic holds the rows for all topics, and an id is unique within its topic.
         record.id = _scoped(record.topic, record.id)
         record.key = None if key is None else key.encode()
         said = {} if said is None else said
@@ -105,7 +105,7 @@ class Reader:
 
 
 def _scoped(topic: str, id_: str) -> str:
-    """Return the id that a row is held by beside rows for other topics."""
+    """Return the id of a row in a topic shared with rows for other topics."""
     scoped = f"{topic}/{id_}"
     if len(scoped.encode()) <= MAX_ID_BYTES:
         return scoped
@@ -113,9 +113,9 @@ def _scoped(topic: str, id_: str) -> str:
 
 
 def _show(record: Entry) -> None:
-    """Make a record what is kept of a row that is no message: its body, and all else as text.
+    """Fill a record with the content of an invalid row: its body, and everything else as text.
 
-    The id is one that no other row has, also none of another database, and this one has each time.
+    The id is unique among all rows, of other databases too, and the same each time.
     """
     digest = blake2b(repr(record.row).encode("utf-8", "backslashreplace"), digest_size=8)
     body = record.row[3]
@@ -132,7 +132,7 @@ def _show(record: Entry) -> None:
 
 
 def _text(value: object) -> object:
-    """Return bytes that are text as text; whatever else it is, it is refused by its name."""
+    """Return text bytes as text; other values are refused by the name of their column."""
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -1,4 +1,4 @@
-"""Which database an address names."""
+"""The database for an address."""
 
 from dwell.relay.outbox.address import Address
 from dwell.relay.outbox.postgres import PostgresRows
@@ -7,7 +7,7 @@ from dwell.relay.outbox.sqlite import SqliteRows
 
 
 def source_at(url: str) -> OutboxSource:
-    """Return the outbox that an address names, as a source; raises InvalidUrl."""
+    """Return the outbox at an address, as a source; raises InvalidUrl."""
     address = Address.of(url)
     rows: Rows = SqliteRows(address) if address.kind == "sqlite" else PostgresRows(address)
     return OutboxSource(address.table, rows)

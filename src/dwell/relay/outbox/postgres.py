@@ -1,7 +1,7 @@
-"""An outbox in PostgreSQL: rows are locked while the queue is told of them, and others skip those.
+"""An outbox in PostgreSQL: rows stay locked until the queue has them, and others skip them.
 
-A second connection hears of commits. Where notices do not come through, such as by way of some
-poolers, the table is looked at once in a while all the same.
+A second connection receives notices of commits. Where notices are lost, such as with some poolers,
+the table is polled once in a while all the same.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from dwell.relay.outbox.source import PassedOver, Place
 _log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.5
-#: What holds where the address says nothing: a server that is gone is known to be within a minute.
+#: Defaults for the address: a server that is gone is detected within a minute.
 _OPTIONS = {
     "application_name": "dwell relay",
     "connect_timeout": "10",
@@ -33,8 +33,8 @@ _OPTIONS = {
     "tcp_user_timeout": "30000",
 }
 
-# Sizes are added up over rows that are locked already, which a window of their own cannot lock. The
-# first row comes however large it is.
+# Sizes are summed over rows that are locked already, because a window function cannot lock them.
+# The first row is returned whatever its size.
 _SELECT = """
 SELECT seq, id, topic, body, due_ms, priority, lease_ms, max_attempts, expires_ms, key, headers
 FROM (
@@ -52,8 +52,8 @@ FROM (
 ) AS sized
 WHERE before < %s ORDER BY seq
 """
-# What is locked is still the row that was read. Where the lock was lost a number alone may mean
-# another row by now, if somebody has restored the table, say.
+# A locked row is still the row that was read. Once the lock is lost a number alone may identify
+# another row, for example in a restored table.
 _DELETE_LOCKED = "DELETE FROM {table} WHERE seq = ANY(%s::bigint[])"
 _DELETE = """
 DELETE FROM {table} AS had USING unnest(%s::bigint[], %s::text[]) AS gone (seq, id)
@@ -62,13 +62,13 @@ WHERE had.seq = gone.seq AND left(had.id, {text}) IS NOT DISTINCT FROM gone.id
 
 
 class PostgresRows:
-    """The table of an address, with one connection that reads and one that listens."""
+    """The table of an address, with a connection for reading and a connection for listening."""
 
     def __init__(self, address: Address) -> None:
         try:
             self._options: dict[str, Any] = _OPTIONS | conninfo_to_dict(address.database)
         except psycopg.Error:
-            # What the driver says of it may show a part of a password.
+            # The driver's text may show a part of a password.
             raise InvalidUrl("--from: is no address that PostgreSQL's own programs take") from None
         names = [address.table] if address.schema is None else [address.schema, address.table]
         words: dict[str, Any] = {
@@ -89,12 +89,12 @@ class PostgresRows:
     async def select(
         self, limit: int, most_bytes: int, but: PassedOver
     ) -> Sequence[tuple[Any, ...]]:
-        """Return rows that are locked until they are deleted."""
+        """Return rows that stay locked until they are deleted."""
         if self._hearing is None:
             self._hearing = asyncio.get_running_loop().create_task(self._hear())
         self._woken.clear()
         async with self._connected() as link:
-            # The transaction begins on the same way to the server.
+            # The transaction begins in the same round trip.
             async with link.pipeline():
                 cursor = await link.execute(self._select, (*but, limit, most_bytes), binary=True)
             rows: list[tuple[Any, ...]] = await cursor.fetchall()
@@ -104,11 +104,11 @@ class PostgresRows:
             return rows
 
     async def delete(self, places: Sequence[Place]) -> None:
-        """Delete in the transaction that has locked the rows, or in a new one if that is lost."""
+        """Delete in the transaction that locked the rows, or in a new one if it is lost."""
         seqs, ids = zip(*places, strict=True)
         async with self._connected() as link, link.pipeline():
             if self._has_locked:
-                # As text, which costs a tenth of what a list does.
+                # As text, which costs a tenth of a list.
                 await link.execute(self._delete_locked, [f"{{{','.join(map(str, seqs))}}}"])
             else:
                 await link.execute(self._delete, (list(seqs), list(ids)))
@@ -117,7 +117,7 @@ class PostgresRows:
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> Any:
-        """Give the connection; one that something went wrong with is not used again."""
+        """Yield the connection; after an error it is not used again."""
         try:
             if self._link is None:
                 self._link = await self._connect()
@@ -130,7 +130,7 @@ class PostgresRows:
             raise BrokerUnreachable(f"postgresql: {_first_line(error)}") from None
 
     async def _connect(self, *, autocommit: bool = False) -> AsyncConnection[Any]:
-        # Statements with names would be another's where a pooler stands between.
+        # Named statements would belong to another client behind a pooler.
         return await AsyncConnection.connect(
             autocommit=autocommit, prepare_threshold=None, client_encoding="utf8", **self._options
         )
@@ -142,14 +142,14 @@ class PostgresRows:
         return self._woken.is_set()
 
     async def _hear(self) -> None:
-        """Listen for as long as the relay works."""
+        """Listen while the relay runs."""
         is_told = False
         while True:
             try:
                 async with await self._connect(autocommit=True) as link:
                     await link.execute(self._listen)
                     is_told = False
-                    # What was written before is not told any more.
+                    # There are no notices for earlier writes.
                     self._woken.set()
                     async for _ in link.notifies():
                         self._woken.set()
@@ -160,7 +160,7 @@ class PostgresRows:
             await asyncio.sleep(_AGAIN_S)
 
     async def close(self) -> None:
-        """Give back what is locked."""
+        """Release the locked rows."""
         if self._hearing is not None:
             self._hearing.cancel()
         if self._link is not None:

@@ -1,12 +1,11 @@
 """An outbox as a source: rows are read, held by the queue, and then deleted, batch by batch.
 
-What was put says its own topic and options (see :mod:`dwell.relay.outbox.entry`). All else is what
-comes from brokers: the way in, dead letters, what is told to those who watch, and the way out
-where ``--to`` names a broker.
+A row has its own topic and options (see :mod:`dwell.relay.outbox.entry`). Everything else is shared
+with brokers: the way in, dead letters, metrics, and the way out if ``--to`` names a broker.
 
-A batch is deleted before the next is read. That keeps the order of a table with one relay, and
-one transaction open where rows are locked. Rows that the queue has and that cannot be deleted yet
-are not forgotten: they are deleted when the database is back, so that they do not come again.
+A batch is deleted before the next is read. This keeps the order of a table with one relay, and a
+single transaction open where rows are locked. Rows that the queue has and that cannot be deleted
+yet are remembered: they are deleted when the database is back, so that they do not come again.
 """
 
 import asyncio
@@ -23,48 +22,48 @@ from dwell.relay.record import Record
 
 _log = logging.getLogger(__name__)
 
-#: How much is read at once, with as much again for what is longer in the queue than here.
+#: How many bytes are read at once, with as much again for forms that are longer in the queue.
 _MOST_BYTES = MAX_BATCH_BYTES // 2
-#: How long an empty table is not looked at when nobody says that it changed, seconds.
+#: The interval between polls of an empty table without notices, in seconds.
 _POLL_S = 1.0
-#: How long a read waits before it says that there is nothing, so that a relay can stop.
+#: How long a read waits for rows before it returns none, so that a relay can stop.
 _LOOK_S = 0.1
-#: How long a database may take before people are told, and as a relay ends, seconds.
+#: The time limit of a database before a warning, and at the end of a relay, in seconds.
 _PATIENCE_S = 5.0
 _END_S = 3.0
-#: How long rows that cannot be held now are passed over, seconds.
+#: The pause of rows that cannot be held now, in seconds.
 _REST_S = 1.0
 
 Place = tuple[Any, ...]
 
 
 class PassedOver(NamedTuple):
-    """Rows that are not selected: all of some topics, as they are in the table, and some others."""
+    """Rows that are not selected: all of some topics, as named in the table, and some others."""
 
     topics: list[str | bytes]
     seqs: list[int]
 
 
 class Rows(Protocol):
-    """A table in a database. Each raises BrokerUnreachable when it cannot be done now."""
+    """A table in a database. Each method raises BrokerUnreachable when it cannot be done now."""
 
     async def select(
         self, limit: int, most_bytes: int, but: PassedOver
     ) -> Sequence[tuple[Any, ...]]:
-        """Return the first rows that no other relay has, not much larger than so many bytes."""
+        """Return the first rows that no other relay has, about ``most_bytes`` at most."""
 
     async def delete(self, places: Sequence[Place]) -> None:
-        """Delete rows, so that it is on the disk; those that are not there any more are done."""
+        """Delete rows durably; rows that are already gone count as done."""
 
     async def changed(self, seconds: float) -> bool:
-        """Wait until rows were written since they were last selected; False after so long."""
+        """Wait for rows written since the last select; False after the given time."""
 
     async def close(self) -> None:
-        """Let go of what was selected."""
+        """Release the selected rows."""
 
 
 class OutboxSource:
-    """Rows of an outbox as records, in the order in which they were inserted."""
+    """Rows of an outbox as records, in the order of insertion."""
 
     has_lanes = False
 
@@ -73,23 +72,23 @@ class OutboxSource:
         self._rows = rows
         self._given = 0
         self._owed: list[Place] = []
-        #: Topics and rows that are passed over, and until when.
+        #: Topics and rows that are skipped, and until when.
         self._resting: tuple[dict[str | bytes, float], dict[int, float]] = ({}, {})
         self._turn: asyncio.Task[list[Entry]] | None = None
         self._free = asyncio.Event()
         self._next_s = 0.0
 
     def reader(self, *, is_named: bool) -> Reader:
-        """Return what reads the records."""
+        """Return the reader of the records."""
         return Reader(is_named=is_named)
 
     async def open(self, lanes: Lanes) -> None:
-        """Do nothing: the database is asked with the first read."""
+        """Do nothing: the first read connects to the database."""
 
     async def read(self, limit: int) -> Sequence[Record]:
-        """Return the next rows, when those before are deleted."""
+        """Return the next rows, after the earlier rows are deleted."""
         if self._given:
-            # The queue is being told of them.
+            # The queue is still being told of them.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._free.wait(), _LOOK_S)
             if self._given:
@@ -105,9 +104,9 @@ class OutboxSource:
         return self._turn is None and not self._owed and _now_s() < self._next_s
 
     async def _patiently(self, limit: int) -> list[Entry]:
-        """Go on with a turn of the database; raises BrokerUnreachable while it takes too long.
+        """Continue the work on the database; raises BrokerUnreachable while it takes too long.
 
-        What takes long is not broken off: that could end no better.
+        Slow work is not aborted: that would not end better.
         """
         self._next_s = 0.0
         if self._turn is None:
@@ -137,14 +136,14 @@ class OutboxSource:
             self._owed = []
 
     async def done(self, records: Sequence[Record]) -> None:
-        """Let rows be deleted with the next read: the queue has them."""
+        """Delete rows with the next read, because the queue has them."""
         self._owed = [record.place for record in records]
         self._given = 0
         self._free.set()
         self._free = asyncio.Event()
 
     async def defer(self, records: Sequence[Record]) -> None:
-        """Pass over the topics of rows that have no room, and rows that are no messages."""
+        """Skip the topics of rows without room, and invalid rows."""
         topics, seqs = self._resting
         until_s = _now_s() + _REST_S
         for record in records:
@@ -155,15 +154,15 @@ class OutboxSource:
                 seqs[record.row[0]] = until_s
 
     def comes_again(self, record: Record) -> bool:
-        """Say no: nobody asks, as there are no lanes."""
+        """Return False: without lanes it is never called."""
         return False
 
     def is_committed(self, lane: str, origin: str) -> bool:
-        """Say no: nobody asks, as there are no lanes."""
+        """Return False: without lanes it is never called."""
         return False
 
     async def close(self) -> None:
-        """Delete what the queue has, and let go of the rest, for others."""
+        """Delete the rows that the queue has, and release the rest, for others."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Task[Any] = self._turn or loop.create_task(self._delete())
         done, _ = await asyncio.wait([turn], timeout=_END_S)

@@ -1,7 +1,7 @@
-"""An outbox in a file of SQLite, which is looked at often, as nobody tells of commits.
+"""An outbox in a file of SQLite, which is polled often, because commits send no notices.
 
-Rows are not locked while the queue is told of them: that would lock the file, and an application
-would wait for the queue. Two relays may put the same rows; their ids make that harmless.
+Rows are not locked until the queue has them: that would lock the file, and an application would
+wait for the queue. Two relays may put the same rows; their ids make that harmless.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _BUSY_S = 5.0
 _LOOK_S = 0.02
 
-# What is called text may be anything here, also bytes that are none, so bytes are what is read.
+# A text column may hold anything here, even invalid text, so it is read as bytes.
 _SELECT = """
 SELECT seq, CAST(substr(id, 1, {text}) AS BLOB), CAST(substr(topic, 1, {text}) AS BLOB),
     CASE WHEN length(body) > {body} THEN substr(body, 1, {body}) ELSE body END,
@@ -58,7 +58,7 @@ class SqliteRows:
         self._select, self._delete = _SELECT.format(**words), _DELETE.format(**words)
         self._thread = ThreadPoolExecutor(1, "dwell-outbox")
         self._link: sqlite3.Connection | None = None
-        #: Device and inode of the file that is open.
+        #: Device and inode of the open file.
         self._file = (0, 0)
         self._version = -1
 
@@ -73,7 +73,7 @@ class SqliteRows:
         await self._done(partial(self._delete_now, places))
 
     async def changed(self, seconds: float) -> bool:
-        """Look at the file's version, which changes with each commit of somebody else."""
+        """Read the file's version, which changes with each commit by others."""
         return await self._done(partial(self._changed_now, seconds))
 
     async def close(self) -> None:
@@ -94,13 +94,13 @@ class SqliteRows:
             raise BrokerUnreachable(f"sqlite: {self._path}: {error}") from None
 
     def _opened(self) -> sqlite3.Connection:
-        """Return the connection to the file at the path; one that was replaced is opened anew."""
+        """Return the connection to the file at the path; a replaced file is opened again."""
         file = _identity(self._path)
         if self._link is not None and file != self._file:
             _log.warning("sqlite: %s: the file was replaced, and is opened again", self._path)
             self._close_now()
         if self._link is None:
-            # A file that is not there is not made: the application does that.
+            # A missing file is not created: the application does that.
             self._file = file
             uri = f"{self._path.absolute().as_uri()}?mode=rw"
             self._link = sqlite3.connect(
@@ -111,7 +111,7 @@ class SqliteRows:
 
     def _select_now(self, limit: int, most_bytes: int, but: PassedOver) -> list[tuple[Any, ...]]:
         link = self._opened()
-        # Read before the rows are, so that what comes meanwhile is seen as a change.
+        # Read before the rows, so that rows written during the read show as a change.
         self._version = _version(link)
         topics, seqs = (", ".join("?" * len(some)) for some in but)
         select = self._select.format(topics=topics, seqs=seqs)
@@ -153,7 +153,7 @@ def _version(link: sqlite3.Connection) -> int:
 
 
 def _until_full(rows: Iterator[tuple[Any, ...]], most_bytes: int) -> Iterator[tuple[Any, ...]]:
-    """Yield rows until they are as large as may be read at once; the first comes in any case."""
+    """Yield rows up to the size that may be read at once; the first in any case."""
     size = 0
     for row in rows:
         size += sum(len(one) for one in row if isinstance(one, bytes | str))

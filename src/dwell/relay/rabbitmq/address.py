@@ -1,7 +1,7 @@
 """Addresses of RabbitMQ: ``amqp://user:password@host:5672/vhost?queue=NAME``.
 
-As a sink an address names a queue, an exchange with a routing key, or an exchange alone, to which
-every message goes with the routing key that it came with.
+As a sink an address names a queue, an exchange with a routing key, or an exchange alone, which gets
+every message with its original routing key.
 """
 
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ _FORM = (
     "?exchange=NAME&routing_key=KEY, or nothing after VHOST"
 )
 _OURS = ("queue", "exchange", "routing_key", "prefetch", "id")
-#: What the client knows: heartbeats, its name, certificates.
+#: Options of the client: heartbeats, its name, certificates.
 _OPTIONS = ("heartbeat", "name", "auth", "cafile", "capath", "cadata", "keyfile", "certfile")
 _MOST_PREFETCH = 65_535
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a broker is, and which queue or exchange of it is meant.
+    """The place of a broker, and its queue or exchange.
 
-    ``url`` is for the client alone, as it has the password; ``name`` is for people.
-    ``is_by_message_id`` says that a message_id is one, so that it serves as an id.
+    ``url`` is for the client only, because it has the password; ``name`` is for people.
+    ``is_by_message_id`` tells that message_ids are unique, so that they serve as ids.
     """
 
     url: str
@@ -68,7 +68,7 @@ def _has_host(url: str) -> bool:
 
 
 def _topics(said: dict[str, str]) -> tuple[str, ...]:
-    """Return the target that an address names, if it does."""
+    """Return the target in an address, if there is one."""
     if "queue" in said and "exchange" in said:
         raise InvalidUrl("url: got queue and exchange, expected one of them")
     if "routing_key" in said and "exchange" not in said:

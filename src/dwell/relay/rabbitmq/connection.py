@@ -1,7 +1,7 @@
-"""One channel of a connection of its own, and what goes wrong with it, in words.
+"""A connection with one channel, and its errors as texts.
 
-It connects when it is asked to, and not by itself: whoever reads or sends knows when that is of
-use, and which of its messages went with the connection before.
+It connects on request only: the reader or sender knows when that is useful, and which of its
+messages were lost with the last connection.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from aio_pika.exceptions import AMQPError
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.rabbitmq.address import Address
 
-#: What a client raises when a broker is away or closes what it works on.
+#: The errors of a client when a broker is away or closes a channel or connection.
 FAULTS = (AMQPError, OSError, TimeoutError, RuntimeError, asyncio.CancelledError)
 
 _CONNECT_S = 5.0
@@ -23,18 +23,18 @@ _CLOSE_S = 2.0
 
 
 class Connection:
-    """A connection to the broker of an address, with the one channel that is worked on."""
+    """A connection to the broker of an address, with a single channel."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._connection: Any = None
         self._channel: Any = None
-        #: Which channel it is: the numbers of messages mean nothing on another.
+        #: The number of the channel: delivery tags are not valid on another.
         self.generation = 0
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the channel was open when last looked at."""
+        """Tell whether the channel was open at the last check."""
         return self._channel is not None and not self._channel.is_closed
 
     async def channel(self) -> Any:
@@ -44,7 +44,7 @@ class Connection:
         try:
             if self._connection is None or self._connection.is_closed:
                 await self.close()
-                # The client says at each try what it also raises.
+                # The client logs at each attempt the error that it also raises.
                 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
                 async with asyncio.timeout(_CONNECT_S):
                     self._connection = await aio_pika.connect(self._address.url)
@@ -60,11 +60,11 @@ class Connection:
         return self._channel
 
     def unreachable(self, error: BaseException) -> BrokerUnreachable:
-        """Return what to raise for an error of the channel."""
+        """Return the error to raise for an error of the channel."""
         return BrokerUnreachable(f"{self._address.name}: {words(error)}")
 
     async def close(self) -> None:
-        """Let go of the connection, also when the broker answers no more."""
+        """Close the connection, even if the broker does not answer."""
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
             with contextlib.suppress(*FAULTS):
@@ -73,7 +73,7 @@ class Connection:
 
 
 def words(error: BaseException) -> str:
-    """Return what happened; the client's errors hold no address."""
+    """Return the error as text; the client's errors contain no address."""
     if isinstance(error, TimeoutError):
         return "did not answer in time"
     told = ", ".join(str(one) for one in error.args if one is not None)
@@ -81,6 +81,6 @@ def words(error: BaseException) -> str:
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Tell whether it is this task that is to end, and not the client's."""
+    """Tell whether this task is cancelled, and not the client's."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and bool(task and task.cancelling())

@@ -1,6 +1,6 @@
-"""What RabbitMQ writes into ``x-death`` when a message has expired, written in its place.
+"""The ``x-death`` header that RabbitMQ writes for an expired message, written here in its place.
 
-One entry a queue and reason, the latest first, with how often that was so.
+One entry a queue and reason, the latest first, with a count.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -13,13 +13,13 @@ _MOST_COUNT = 2**63 - 1
 def expired(
     headers: dict[str, Any], *, queue: str, exchange: str, routing_key: str, after_ms: int
 ) -> dict[str, Any]:
-    """Return the headers of a message that will have expired in a queue after so long."""
+    """Return the headers of a message that will have expired in a queue after a time."""
     found = headers.get("x-death")
     deaths = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
     before = next((one for one in deaths if _is_same(one, queue)), None)
     if before is not None:
         count = before.get("count")
-        # Who sends a message may have written any number there.
+        # The sender may have written any number there.
         times = min(count + 1, _MOST_COUNT) if isinstance(count, int) else 1
         again = {**before, "count": times}
         return {**headers, "x-death": [again, *(one for one in deaths if one is not before)]}

@@ -1,9 +1,9 @@
-"""What a message of AMQP has beside its body: its properties, and headers of any type.
+"""The parts of an AMQP message other than its body: properties, and headers of any type.
 
-Headers that are texts stand in a record as such. The rest is kept as MessagePack in
-``Record.properties``: an array of message_id, delivery_mode, content_type, content_encoding,
-priority, correlation_id, reply_to, expiration, timestamp (seconds), type, app_id, and the headers
-that are no texts, each with its value as AMQP writes it.
+Text headers are headers of the record. The rest is kept as MessagePack in ``Record.properties``: an
+array of message_id, delivery_mode, content_type, content_encoding, priority, correlation_id,
+reply_to, expiration, timestamp (seconds), type, app_id, and the headers that are not text, each
+with its value in AMQP's form.
 """
 
 from datetime import datetime
@@ -15,19 +15,19 @@ import msgspec
 from dwell.relay.rabbitmq import table
 from dwell.relay.record import Headers
 
-#: As RabbitMQ writes a message to its disk.
+#: RabbitMQ writes such a message to its disk.
 PERSISTENT = 2
-#: What RabbitMQ says of a delivery, and not of a message.
+#: A header of RabbitMQ about a delivery, not about a message.
 _OF_DELIVERY = "x-delivery-count"
 _OURS = "dwell-"
 _DELAY = "x-delay"
 _HEADERS_FLAG = 1 << 13
-#: What RabbitMQ takes for more routing keys: whoever is named there has had the message already.
+#: Headers that RabbitMQ takes for more routing keys: their queues have had the message already.
 _COPIES = ("CC", "BCC")
 
 
 class Properties(msgspec.Struct, array_like=True, gc=False):
-    """The properties of a message; None for those that it does not have."""
+    """The properties of a message; None for an absent property."""
 
     message_id: str
     delivery_mode: int | None = PERSISTENT
@@ -48,10 +48,10 @@ _decode = msgspec.msgpack.Decoder(Properties).decode
 
 
 def kept(found: Any, message_id: str, headers: dict[str, Any], *, expires: bool) -> bytes:
-    """Return what a record keeps of properties, as the client has them, and of their headers.
+    """Return the bytes that a record keeps of the client's properties, and of their headers.
 
-    The ``user_id`` does not travel: RabbitMQ takes only the connection's own. ``expires`` says
-    that the expiration is no delay, so that it holds where the message goes.
+    The ``user_id`` is not sent on: RabbitMQ accepts only the connection's own. ``expires`` tells
+    that the expiration is not a delay, so that it applies at the target.
     """
     timestamp = found.timestamp
     return _encode(
@@ -77,17 +77,17 @@ def _typed(headers: dict[str, Any]) -> dict[str, bytes]:
     for name, value in headers.items():
         if isinstance(value, (str, bytes)) or name.startswith(_OURS) or name == _OF_DELIVERY:
             continue
-        # A delay that is over is negative, as the plugin has it: it does not count once more.
+        # A finished delay is negative, as the plugin writes it: it must not count once more.
         is_delay = name == _DELAY and isinstance(value, int)
         typed[name] = table.value(-abs(value) if is_delay else value)
     return typed
 
 
 def texts(headers: dict[str, Any]) -> Headers:
-    """Return the headers that are texts, or numbers, which are easily read as such.
+    """Return the headers that are texts, or numbers, which convert to text easily.
 
-    So are times and decimals where a header tells a relay something. Raises ValueError for such a
-    header of another type, as whoever wrote it means something by it.
+    Times and decimals are included in headers for a relay itself. Raises ValueError for such a
+    header of another type, because its writer meant something by it.
     """
     found: Headers = []
     for name, value in headers.items():
@@ -117,10 +117,10 @@ def _number(value: float) -> str:
 
 
 def read(data: bytes) -> Properties | None:
-    """Return the properties that a record keeps, if any; raises ValueError for what is none.
+    """Return the properties that a record keeps, if any; raises ValueError for invalid data.
 
-    Anyone may put a message with such a header, and RabbitMQ closes the connection for a frame that
-    it cannot read.
+    Anyone may put a message with such a header, and RabbitMQ closes the connection for an invalid
+    frame.
     """
     found = _decode(data) if data else None
     for value in found.typed.values() if found is not None else ():
@@ -129,7 +129,7 @@ def read(data: bytes) -> Properties | None:
 
 
 def wire(found: Properties, headers: Headers) -> bytes:
-    """Return properties and headers as they stand in a frame."""
+    """Return properties and headers in the form of a frame."""
     flags, parts = 0, list[bytes]()
     for flag, part in (
         (1 << 15, _short(found.content_type)),
@@ -165,7 +165,7 @@ def _octet(given: int | None) -> bytes | None:
 def _table(headers: Headers, typed: dict[str, bytes]) -> bytes | None:
     if not headers and not typed:
         return None
-    # A table has a name once: the last counts, and what has a type more than its text.
+    # A name occurs once in a table: the last counts, and a typed value precedes a text.
     entries = {name: b"V" if one is None else table.text(one) for name, one in headers} | typed
     data = b"".join(table.entry(name, one) for name, one in entries.items() if name not in _COPIES)
     return len(data).to_bytes(4) + data

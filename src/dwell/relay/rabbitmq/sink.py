@@ -1,7 +1,8 @@
 """Exchanges and queues of RabbitMQ: mandatory, with publisher confirms.
 
-Messages are published one after another and their confirms gathered, as a batch costs about what
-its slowest message does. What the broker returns, since no queue takes it, is refused for good.
+Messages are published one after another and their confirms gathered, so that a batch costs about as
+much as its slowest message. Messages that the broker returns, because no queue takes them, are
+refused for good.
 """
 
 import asyncio
@@ -30,14 +31,15 @@ from dwell.relay.record import Record, Refusal
 
 _log = logging.getLogger(__name__)
 
-#: How RabbitMQ says that a message cannot be taken: it closes the channel, with all that is on it.
+#: The errors of RabbitMQ for an unacceptable message: it closes the channel, with everything in
+#: flight.
 _FINAL = (ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed)
 _MOST_KEY_BYTES = 255
 _NO_ANSWER = Refusal("the broker did not confirm it in time", is_final=False)
 
 
 class _Ready:
-    """Properties that are in the form of the wire already, as the client asks for them."""
+    """Properties already encoded for the wire, with the interface that the client expects."""
 
     __slots__ = ("_data", "message_id")
 
@@ -50,7 +52,7 @@ class _Ready:
 
 
 class _Outgoing(NamedTuple):
-    """A message as it is published; ``at`` is its place among those that were given."""
+    """A message to publish; ``at`` is its place among the given records."""
 
     at: int
     exchange: str
@@ -60,7 +62,7 @@ class _Outgoing(NamedTuple):
 
 
 class RabbitMQSink:
-    """The exchanges of a broker; ``most_ms`` is how long it may take for a batch."""
+    """The exchanges of a broker; ``most_ms`` is its time limit for a batch."""
 
     def __init__(self, url: str, most_ms: int) -> None:
         self._connection = Connection(Address.of(url))
@@ -72,7 +74,7 @@ class RabbitMQSink:
         await self._connection.channel()
 
     async def send(self, records: Sequence[Record]) -> Sequence[Refusal | None]:
-        """Send records; what takes longer than the broker may is refused for now."""
+        """Send records; records that exceed the time limit are refused for now."""
         refused: list[Refusal | None] = [None] * len(records)
         async with self._sending:
             ready = list(_all_ready(records, refused))
@@ -84,7 +86,7 @@ class RabbitMQSink:
     async def _settle(
         self, flight: list[_Outgoing], refused: list[Refusal | None], until_s: float
     ) -> None:
-        """Publish messages; of those that a channel was closed for, find out which it was."""
+        """Publish messages; if a channel is closed, find out which message caused it."""
         groups = [flight]
         while groups:
             group = groups.pop()
@@ -97,7 +99,7 @@ class RabbitMQSink:
                 groups += [hit[half:], hit[:half]]
 
     async def _fly(self, group: list[_Outgoing], until_s: float) -> list[BaseException | None]:
-        """Publish messages and wait for their confirms; return what went wrong with each."""
+        """Publish messages and wait for their confirms; return the error of each."""
         left_s = until_s - asyncio.get_running_loop().time()
         if left_s <= 0:
             return [TimeoutError()] * len(group)
@@ -115,7 +117,7 @@ class RabbitMQSink:
         return [_error_of(task) for task in tasks]
 
     async def close(self) -> None:
-        """End; nothing is on its way after a send."""
+        """Close; nothing is in flight after a send."""
         await self._connection.close()
 
 
@@ -137,7 +139,7 @@ def _error_of(task: "asyncio.Future[None]") -> BaseException | None:
 
 
 def _is_shared(error: BaseException | None) -> bool:
-    """Tell whether an error may be that of another message; a missing exchange is that of all."""
+    """Tell whether another message may have caused an error; a missing exchange concerns all."""
     return isinstance(error, (ChannelAccessRefused, ChannelPreconditionFailed))
 
 
@@ -155,15 +157,15 @@ def _refusal(error: BaseException) -> Refusal:
         return Refusal(words(error), is_final=True)
     if isinstance(error, (*FAULTS, BrokerUnreachable)):
         return Refusal(words(error), is_final=False)
-    # What the client cannot write is no reason to hold up other messages.
+    # A message that the client cannot encode must not block others.
     return Refusal(f"cannot be sent: {type(error).__name__}: {error}", is_final=True)
 
 
 def _flights(ready: list[_Outgoing]) -> Iterator[list[_Outgoing]]:
-    """Cut messages into flights: of one exchange each, and no message_id twice.
+    """Split messages into flights: with one exchange each, and no message_id twice.
 
-    A channel is closed for an exchange that is not there, and a message that is returned is known
-    by its message_id alone.
+    A channel is closed for a missing exchange, and a returned message is identified by its
+    message_id alone.
     """
     by_exchange: dict[str, list[_Outgoing]] = {}
     for one in ready:
@@ -188,7 +190,7 @@ def _all_ready(records: Sequence[Record], refused: list[Refusal | None]) -> Iter
 
 
 def _ready(at: int, record: Record) -> _Outgoing:
-    """Return a record as it is published; raises ValueError for what AMQP cannot say."""
+    """Return a record ready for publishing; raises ValueError if AMQP cannot represent it."""
     exchange, routing_key = parts_of(record.topic)
     if routing_key is None:
         routing_key = (record.key or b"").decode()
@@ -199,7 +201,7 @@ def _ready(at: int, record: Record) -> _Outgoing:
     except (msgspec.MsgspecError, ValueError) as error:
         raise ValueError(f"properties: expected what a relay writes ({error})") from None
     if record.headers and any(name == REASON for name, _ in record.headers):
-        # A dead letter is to be found, whenever somebody looks.
+        # A dead letter must not expire before it is read.
         found.expiration = None
     try:
         data = properties.wire(found, record.headers)

@@ -1,7 +1,7 @@
 """Messages of a queue of RabbitMQ, each acked when Dwell holds it.
 
-AMQP gives a message no name of its own: one that is delivered again, since its ack was lost with
-the connection, is held again, unless it has an id that says so.
+AMQP gives a message no name of its own: a message delivered again, because its ack was lost with
+the connection, is held again, unless it has an id that shows the repetition.
 """
 
 import asyncio
@@ -27,18 +27,21 @@ from dwell.relay.rules import is_said
 
 _log = logging.getLogger(__name__)
 
-#: How long a read waits for the first message, and a message that had no room, seconds.
+#: How long a read waits for the first message, and the pause of a message without room, in seconds.
 _WAIT_S = 0.1
 _REST_S = 1.0
 _ASK_S = 10.0
 #: The argument of consumers of streams; other queues refuse it.
 _STREAM = "x-stream-offset"
-#: What an interceptor of RabbitMQ writes, when it is told to: when the broker got the message.
+#: A header that an interceptor of RabbitMQ can write: when the broker got the message.
 _AT = "timestamp_in_ms"
 
 
 class RabbitMQSource:
-    """The queue of an address. Any number of relays may read it; the broker deals it out."""
+    """The queue of an address.
+
+    Any number of relays may read it; the broker distributes the messages.
+    """
 
     has_lanes = False
 
@@ -53,10 +56,11 @@ class RabbitMQSource:
         self._records: deque[Record] = deque()
         self._deferred: deque[Record] = deque()
         self._rested_s = 0.0
-        #: The delivery tags of this channel that are not acked, in ascending order.
+        #: The unacked delivery tags of this channel, in ascending order.
         self._unacked: dict[int, None] = {}
         self._is_queue = False
-        #: How many messages came that the broker had delivered before, and that no id tells apart.
+        #: How many messages the broker has delivered before, without an id that shows the
+        #: repetition.
         self.again = 0
         self._came = asyncio.Event()
 
@@ -66,9 +70,9 @@ class RabbitMQSource:
         return self._address.queue
 
     async def count(self) -> int:
-        """Return how many messages wait and are on their way to nobody; raises BrokerUnreachable.
+        """Return how many messages wait and are not being delivered; raises BrokerUnreachable.
 
-        It asks by a connection of its own, as a question that fails closes the channel.
+        It uses a connection of its own, because a failed query closes the channel.
         """
         asking = Connection(self._address)
         try:
@@ -82,10 +86,10 @@ class RabbitMQSource:
         return int(told.message_count)
 
     async def open(self, lanes: Lanes) -> None:
-        """Do nothing: the first read connects, and waits for a broker that is away."""
+        """Do nothing: the first read connects, and waits for an absent broker."""
 
     async def read(self, limit: int) -> Sequence[Record]:
-        """Return the messages that were delivered; what an earlier connection gave comes again.
+        """Return delivered messages; unacked messages of an earlier connection come again.
 
         Raises InvalidUrl for a stream.
         """
@@ -109,9 +113,9 @@ class RabbitMQSource:
         return [self._records.popleft() for _ in range(count)]
 
     async def _refuse_stream(self) -> None:
-        """Raise InvalidUrl for a stream: it is read from its end, and keeps no place of a reader.
+        """Raise InvalidUrl for a stream: it is read from its end, and keeps no position.
 
-        What a queue is cannot be asked, but only a stream takes a consumer that says an offset.
+        The type of a queue cannot be queried, but only a stream accepts a consumer with an offset.
         """
         asking = Connection(self._address)
         try:
@@ -131,7 +135,7 @@ class RabbitMQSource:
         raise InvalidUrl(f"--from: got the stream {self._address.queue!r:.80}, expected a queue")
 
     async def _channel(self) -> Any:
-        """Return the channel that messages come by, a new one where the last is gone."""
+        """Return the channel of the messages, a new one if the last is gone."""
         if self._connection.is_open:
             return await self._connection.channel()
         self._records.clear()
@@ -142,7 +146,7 @@ class RabbitMQSource:
         generation = self._connection.generation
 
         async def came(message: Any) -> None:
-            # What an old channel had still to say is delivered again on the new one.
+            # Messages still in the old channel are delivered again on the new one.
             if generation == self._connection.generation:
                 self.again += message.delivery.redelivered and not self._address.is_by_message_id
                 self._unacked[message.delivery.delivery_tag] = None
@@ -161,11 +165,11 @@ class RabbitMQSource:
         return channel
 
     def _narrow(self) -> None:
-        """Ask for fewer where nothing was held of what the last connection gave.
+        """Prefetch fewer messages if none of the last connection's were held.
 
-        The client breaks a connection for a message that it cannot read, so those that come before
-        it have to be held first; what is left then is that message alone. What was read and has no
-        room is no such message.
+        The client closes a connection for a message that it cannot read, so earlier messages have
+        to be held first; then only that message is left. Messages that were read and have no room
+        do not count as such.
         """
         if self._was_held or self._had_no_room:
             self._prefetch = min(self._prefetch * 2, self._address.prefetch)
@@ -176,9 +180,9 @@ class RabbitMQSource:
         self._was_held = self._had_no_room = False
 
     def _read_record(self, message: Any, generation: int, name: str = "") -> Record:
-        """Return a message as a record, whatever it says; ``name`` is what it was called before.
+        """Return a message as a record, whatever it contains; ``name`` is its earlier id.
 
-        One that is left out here would be acked unseen with those that come after it.
+        A skipped message would be acked unseen together with later messages.
         """
         name = name or str(uuid.uuid4())
         try:
@@ -223,7 +227,7 @@ class RabbitMQSource:
         )
 
     def _id(self, message_id: str | None, name: str) -> str:
-        """Return the id that a message is held by: its own where the user says that it is one."""
+        """Return the id to hold a message by: its own if the user declares it unique."""
         if not self._address.is_by_message_id or not message_id:
             return name
         try:
@@ -232,7 +236,7 @@ class RabbitMQSource:
             return str(uuid.uuid5(uuid.NAMESPACE_OID, message_id))
 
     async def done(self, records: Sequence[Record]) -> None:
-        """Ack messages: all at once up to the first that is not held, the others one by one."""
+        """Ack messages: with one ack up to the first that is not held, the others one by one."""
         mine = [one for one in records if one.place[0] == self._connection.generation]
         if not mine or not self._connection.is_open:
             return
@@ -253,9 +257,9 @@ class RabbitMQSource:
             _log.warning("%s", self._connection.unreachable(error))
 
     async def defer(self, records: Sequence[Record]) -> None:
-        """Give messages again after a while; the broker counts them as delivered meanwhile.
+        """Return messages again after a while; the broker counts them as delivered until then.
 
-        Each keeps its id, as a put that was refused in part may have put it.
+        Each keeps its id, because a put refused in part may have put it.
         """
         for one in records:
             generation, _, message, name = one.place
@@ -265,30 +269,30 @@ class RabbitMQSource:
         self._rested_s = time.monotonic() + _REST_S
 
     def comes_again(self, record: Record) -> bool:
-        """Say no: nobody asks, as there are no lanes."""
+        """Return False: without lanes it is never called."""
         return False
 
     def is_committed(self, lane: str, origin: str) -> bool:
-        """Tell nothing of use: there are no lanes."""
+        """Return a fixed answer: there are no lanes."""
         return True
 
     async def close(self) -> None:
-        """Let go of what was not acked, which the broker gives to others."""
+        """Release unacked messages, which the broker gives to others."""
         await self._connection.close()
 
 
 async def _passed_over(_message: Any) -> None:
-    """Leave a message to the next reader, as nobody acks it."""
+    """Ignore a message without an ack, which leaves it to the next reader."""
 
 
 def _after_ms(expiration: str | None) -> int | None:
-    """Return the milliseconds after which a message was to expire."""
+    """Return the milliseconds after which a message expires."""
     if expiration is None or not (expiration.isascii() and expiration.isdigit()):
         return None
     return min(int(expiration), MAX_DELAY_MS)
 
 
 def _at_ms(headers: dict[str, Any]) -> int:
-    """Return when the broker got a message, if it says so in milliseconds."""
+    """Return when the broker got a message, if a header has it in milliseconds."""
     at_ms = headers.get(_AT)
     return at_ms if isinstance(at_ms, int) else 0

@@ -1,6 +1,6 @@
 """Values of AMQP's field tables, as RabbitMQ writes them.
 
-The client would write a double as a float of half its bits, so it does not write them here.
+The client would write a double as a float of half its bits, so it is not used here.
 """
 
 import struct
@@ -10,17 +10,17 @@ from decimal import Decimal
 from typing import Any
 
 _INT32 = range(-(2**31), 2**31)
-#: How many bytes the values of a type have, those that have their size before them, and those of
-#: these with values in them.
+#: The sizes in bytes of types with a fixed size, of types with a size prefix, and of the latter's
+#: types with values in them.
 _FIXED = {b"t": 1, b"I": 4, b"l": 8, b"D": 5, b"d": 8, b"T": 8, b"V": 0}
 _SIZED = (b"S", b"x", b"A", b"F")
 _NESTED = (b"A", b"F")
-#: The last second of the year 9999: most clients cannot read a later time, and stop at it.
+#: The last second of the year 9999: most clients cannot read a later time, and fail at it.
 _LAST_S = 253_402_300_799
 
 
 def entry(name: str, value: bytes) -> bytes:
-    """Return an entry of a table; the value has its type before it."""
+    """Return an entry of a table; the value is preceded by its type."""
     data = name.encode()
     return len(data).to_bytes(1) + data + value
 
@@ -31,7 +31,7 @@ def text(data: bytes) -> bytes:
 
 
 def value(given: Any) -> bytes:
-    """Return a value with its type before it; numbers have the same value, in one of two widths."""
+    """Return a value preceded by its type; a number gets one of two widths."""
     if isinstance(given, bool):
         return b"t" + given.to_bytes(1)
     for kind, write in _BY_TYPE.items():
@@ -48,8 +48,8 @@ def table(given: Mapping[str, Any]) -> bytes:
 
 
 def check(data: bytes) -> None:
-    """Raise ValueError for what is not one value with its type before it, as written here."""
-    # Each part has its end, and what stands in it: one value, values, or names with values.
+    """Raise ValueError unless the data are a single value preceded by its type, as written here."""
+    # Each part has its end, and its content: one value, values, or names with values.
     parts = [(0, len(data), b"")]
     while parts:
         at, end, kind = parts.pop()
@@ -71,7 +71,7 @@ def check(data: bytes) -> None:
 
 
 def _sized(data: bytes, at: int, width: int, end: int) -> int:
-    """Return the end of what has its size before it, in so many bytes."""
+    """Return the end of data preceded by their size, which has ``width`` bytes."""
     after = at + width + int.from_bytes(data[at : at + width])
     if after > end:
         raise ValueError(f"got {end} bytes, expected {after}")

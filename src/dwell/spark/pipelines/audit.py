@@ -1,7 +1,7 @@
 """Prove that nothing was lost: the books over all events of a server.
 
-Each run reads what is new into a table, closes the books at one position and sets them beside the
-server's own counts. It ends with 1 when they do not balance.
+Each run reads the new events into a table, closes the books at one position and compares them with
+the server's own counts. It ends with 1 when they do not balance.
 """
 
 import re
@@ -31,7 +31,7 @@ from dwell.spark.schemas import EVENTS
 _DAY_MS = 86_400_000
 _CHECKPOINT = "checkpoint"
 
-#: An event as `dwell relay --events` writes it.
+#: An event in the format of `dwell relay --events`.
 _RECORD = re.sub(r"(\w+) TIMESTAMP", r"\1_ms BIGINT", EVENTS.replace(" NOT NULL", ""))
 _AGAIN_S = 0.5
 
@@ -39,7 +39,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose books, and where they are kept."""
+    """The server, and the place of the books."""
 
     url: Annotated[str, Meta(description="The queue: the address of a server.")]
     out: Annotated[
@@ -112,7 +112,7 @@ def run(spark: SparkSession, settings: AuditSettings) -> str:
 
 
 def _collect_new(spark: SparkSession, settings: AuditSettings) -> None:
-    """Bring the table up to date; raises AnotherHistory, or begins a new table as told."""
+    """Update the table; raises AnotherHistory, or starts a new table if the settings allow it."""
     try:
         collect(spark, settings)
     except StreamingQueryException as error:
@@ -128,9 +128,9 @@ def _collect_new(spark: SparkSession, settings: AuditSettings) -> None:
 
 
 def _of_feed(spark: SparkSession, settings: AuditSettings, end: int) -> DataFrame:
-    """Return what a feed has sent, each event once; waits for what it has not sent yet.
+    """Return the events that a feed has sent, each once; waits for those not sent yet.
 
-    What is missing after that is missing in the books, and they do not balance.
+    Events missing after that are missing in the books, which then do not balance.
     """
     until = time.monotonic() + values.delay_ms(settings.patience) / 1000
     while True:
@@ -144,7 +144,7 @@ def _of_feed(spark: SparkSession, settings: AuditSettings, end: int) -> DataFram
 
 
 def _tables(spark: SparkSession, out: str) -> int:
-    """Return how many tables of events there are, each of a history of its own."""
+    """Return how many tables of events there are, one for each history."""
     names = files.names(spark, inside(files.literal(out), f"{_CHECKPOINT}-*"))
     numbers = [name.rpartition("-")[2] for name in names]
     return max([1, *(int(number) for number in numbers if number.isdecimal())])
@@ -155,15 +155,15 @@ def _table(name: str, number: int) -> str:
 
 
 def collect(spark: SparkSession, settings: AuditSettings, number: int | None = None) -> None:
-    """Append what is new to the table of events, each event once.
+    """Append the new events to the table of events, each once.
 
-    What a run that was killed has left behind is not in the list of the table's files, and so is
-    not read; the next run begins where the last whole batch ended. ``number`` is that of the table,
-    the newest if it is left out.
+    Files that a killed run has left are not in the table's list of files, and so are not read; the
+    next run starts where the last whole batch ended. ``number`` is the table's number, the newest
+    by default.
     """
     number = number or _tables(spark, settings.out)
     events = _stream(spark, settings)
-    # A day is one of UTC, whatever zone the session has, so that no day is written in two zones.
+    # Days are in UTC, whatever the zone of the session, so that no day is written in two zones.
     day = F.date_from_unix_date(F.expr(f"cast(unix_millis(time) div {_DAY_MS} AS INT)"))
     query = (
         events.withColumn("day", day)
@@ -179,7 +179,7 @@ def collect(spark: SparkSession, settings: AuditSettings, number: int | None = N
 
 
 def _stream(spark: SparkSession, settings: AuditSettings) -> DataFrame:
-    """Return the events as a stream, from the server or from the topic that a feed fills."""
+    """Return the events as a stream, from the server or from the topic of a feed."""
     if settings.format == "dwell":
         reader = spark.readStream.format("dwell").option("url", settings.url)
         reader = reader.option("view", "events")
@@ -203,11 +203,11 @@ def _stream(spark: SparkSession, settings: AuditSettings) -> DataFrame:
 
 
 def collected(spark: SparkSession, out: str) -> DataFrame:
-    """Return the newest table of events; it is empty before there was one."""
+    """Return the newest table of events; it is empty before the first."""
     try:
         return spark.read.parquet(inside(out, _table("events", _tables(spark, out))))
     except AnalysisException as error:
-        # A table to which nothing was written has no file that could say its columns.
+        # A table without data has no file that shows its columns.
         if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             raise
         return spark.createDataFrame([], EVENTS)

@@ -17,7 +17,7 @@ _OUTCOMES = {"acked": BLUE, "cancelled": GREY, "dead": RED, "pending": "#d9a441"
 
 
 def page(books: Books, checks: Sequence[Check], lost: int) -> str:
-    """Return the report, whole in itself; ``lost`` counts what the server lacks too."""
+    """Return the report, self-contained; ``lost`` also counts messages missing in the server."""
     topics = sorted(books.topics.items(), key=lambda item: -item[1].accepted)
     charts = {
         "Events by hour (UTC)": chart(lambda axes: _draw_load(axes, books)),
@@ -57,7 +57,7 @@ def _draw_load(axes: Axes, books: Books) -> None:
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set(ylabel="events an hour", ylim=(0, None))
     if len(times):
-        # A single hour would else stand in the middle of some years.
+        # Otherwise the axis for a single hour would span years.
         hour = np.timedelta64(1, "h")
         axes.set_xlim(times[0] - hour, times[-1] + hour)
         legend_above(axes, 3)

@@ -1,4 +1,4 @@
-"""The books over events: what was accepted, what became of it, and what should not have been."""
+"""The books over events: the accepted messages, their outcomes, and the faults."""
 
 import math
 from collections import Counter
@@ -23,7 +23,7 @@ _FAULTS = ("is_broken", "is_doubled", "is_early", "is_again")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """How late first deliveries were, from the due to the take, in milliseconds."""
+    """The lateness of first deliveries, from the due to the take, in milliseconds."""
 
     count: int = 0
     p50_ms: int = 0
@@ -34,10 +34,11 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What became of the messages of one topic, or of all.
+    """The outcomes of the messages of one topic, or of all.
 
-    ``accepted`` counts lives, not ids: an id that is put again after it was gone is another
-    message. It includes ``known``: messages that were there before the first event of the books.
+    ``accepted`` counts lives, not ids: an id that is put again after its message was gone is
+    another message. It includes ``known``: messages that existed before the first event of the
+    books.
     """
 
     accepted: int = 0
@@ -55,13 +56,13 @@ class Account:
 
     @property
     def whole(self) -> int:
-        """What the accepted messages must add up to."""
+        """The sum that the accepted messages must equal."""
         return self.acked + self.cancelled + self.dead + self.pending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One event that is listed, and why."""
+    """One listed event, with the reason."""
 
     topic: str
     id: str
@@ -74,7 +75,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hour:
-    """What happened in one hour, in all topics."""
+    """The events of one hour, in all topics."""
 
     start_ms: int
     kinds: Mapping[str, int]
@@ -84,10 +85,10 @@ class Hour:
 class Books:
     """The books from one position of the events to before another.
 
-    ``missing`` counts positions without an event, and ``gaps`` names them; ``repeated`` counts
-    events that are there twice. ``again`` counts the deliveries beyond the first by their reason,
-    ``attempts`` the acked messages by their attempts, ``late_ms`` the first deliveries by how late
-    they were. The lists hold the first 1,000.
+    ``missing`` counts positions without an event, and ``gaps`` lists them; ``repeated`` counts
+    duplicate events. ``again`` counts the deliveries beyond the first by their reason, ``attempts``
+    the acked messages by their attempts, ``late_ms`` the first deliveries by how late they were.
+    The lists hold the first 1,000.
     """
 
     first_position: int = 0
@@ -110,7 +111,7 @@ class Books:
 
     @property
     def lost(self) -> int:
-        """How many events cannot be, or are not there: after each, some message is unaccounted."""
+        """How many events are impossible or missing: after each, a message is unaccounted for."""
         return self.total.broken + self.missing + self.repeated
 
     @property
@@ -120,7 +121,7 @@ class Books:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether everything adds up, and nothing is lost, early or doubled."""
+        """Whether everything adds up, and nothing is lost, early or duplicated."""
         faults = self.lost + self.total.early + self.total.doubled
         return self.total.accepted == self.total.whole and not faults
 
@@ -130,9 +131,9 @@ def books(
 ) -> Books:
     """Return the books over events with the columns of the view ``events``.
 
-    They begin with the first event that is there from position ``since`` on. Where that is not
-    position 0, messages whose put lies before it are taken as known. They end before ``until``:
-    positions up to it must be there. A take may be ``early_ms`` before its due.
+    They start with the first existing event from position ``since`` on. If that is not position 0,
+    messages whose put is earlier count as known. They end before ``until``: all positions up to it
+    must exist. A take may be ``early_ms`` before its due.
     """
     span = Span.of(events, since, until)
     with Ledger(events, span, early_ms) as ledger:
@@ -140,7 +141,7 @@ def books(
 
 
 def close(ledger: Ledger, events: DataFrame, span: Span) -> Books:
-    """Add up what stands in a ledger over the events of a span."""
+    """Sum up a ledger over the events of a span."""
     accounts = _accounts(ledger.cells)
     counts = _Counts(ledger.cells)
     there = sum(counts.kinds.values())
@@ -186,7 +187,7 @@ def hours(ledger: Ledger) -> DataFrame:
 
 
 def findings(ledger: Ledger) -> DataFrame:
-    """Return every event that is broken, doubled, early or a delivery again: not only the first."""
+    """Return every event that is broken, duplicated, early or a repeated delivery."""
     found = " or ".join(_FAULTS)
     return ledger.entries.where(found).select(
         *("topic", "id", "position", "attempt"),
@@ -217,8 +218,8 @@ def _late_columns() -> Iterable[Column]:
 
 def _accounts(cells: DataFrame) -> dict[str | None, Account]:
     """Return the account of each topic, and of all under None."""
-    # What a message is now, its last event says; what became of it, is counted by itself. That
-    # both add up to what was put is the proof.
+    # The last event of a message gives its state; its outcomes are counted independently. The proof
+    # is that both equal the number of puts.
     once = ~F.col("is_repeat")
     known, last = F.col("is_known") & once, F.col("is_last")
     sums = {
@@ -248,9 +249,9 @@ def _account(row: Row, sums: Iterable[str]) -> Account:
 
 
 class _Counts:
-    """How often each kind, hour, reason, attempt and lateness came: one look at the cells."""
+    """The counts of each kind, hour, reason, attempt and lateness, in one pass over the cells."""
 
-    #: What is counted together. Where a set has no say about a column, it is null.
+    #: The sets of columns for counting. A column outside of a set is null.
     _SETS = (
         ("hour", "kind", "is_repeat"),
         ("is_again", "origin"),
@@ -280,7 +281,7 @@ class _Counts:
 
 
 def _set_number(columns: Sequence[str], names: Iterable[str]) -> int:
-    """Return what ``grouping_id`` says of a set: a bit for each column that is not in it."""
+    """Return ``grouping_id`` of a set: a bit for each column that is not in it."""
     return int("".join("01"[name not in names] for name in columns), 2)
 
 

@@ -1,4 +1,4 @@
-"""Charts as images that a page can hold."""
+"""Charts as images inside a page."""
 
 import base64
 import io
@@ -13,7 +13,7 @@ Draw = Callable[[Axes], None]
 
 
 def chart(draw: Draw) -> str:
-    """Return what ``draw`` draws, as the address of an image that holds its own data."""
+    """Return the drawing of ``draw`` as a data URL of an image."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
@@ -24,5 +24,5 @@ def chart(draw: Draw) -> str:
 
 
 def legend_above(axes: Axes, columns: int) -> None:
-    """Show the legend where no line can be."""
+    """Place the legend where it covers no line."""
     axes.legend(frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, 1.18))

@@ -1,4 +1,4 @@
-"""Where the books are closed, and whether the server says the same of that moment."""
+"""The end of the books, and their comparison with the server at that position."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from dwell.spark.pipelines.books import Account, Books
 
 
 class Closing(NamedTuple):
-    """What the server counts at one moment, which is also a position in its events.
+    """The server's counts at one moment, which is also a position in its events.
 
     ``pending`` and ``dead`` are by topic.
     """
@@ -22,7 +22,7 @@ class Closing(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One line of the report: what the books say, what it must equal."""
+    """One line of the report: a value of the books, and the value that it must equal."""
 
     what: str
     books: int
@@ -33,15 +33,15 @@ class Check(NamedTuple):
 def closing(url: str) -> Closing:
     """Ask the server for its counts.
 
-    A server that is in use changes while one looks. But it answers all counts at once, and events
-    are numbered from 0 without a gap: their total is the position at which the counts hold. So
-    the counts are asked for first, then all events up to that position are read, and those after
-    it wait for the next run. Both say the same moment, and no false alarm is possible.
+    A server in use changes during a read. But it returns all counts at once, and events are
+    numbered from 0 without a gap: their total is the position of the counts. So the counts are read
+    first, then all events up to that position, and later events wait for the next run. Both
+    describe the same moment, so there are no false alarms.
     """
     with dwell.open(url) as queue:
         stats = queue.stats()
         position = sum(stats.totals.values())
-        # Counts may include what a power cut would undo; an event that can be read is safe.
+        # Counts may include events that a power cut would undo; an event that can be read is safe.
         if position and queue.events(position - 1, limit=1).next_position < position:
             raise StoreError(
                 f"the server counts {position} events and does not have the last of them: "
@@ -59,7 +59,7 @@ def oldest(url: str) -> int:
 
 
 def absent(books: Books, closing: Closing) -> int:
-    """Return how many messages the books have and the server does not."""
+    """Return how many messages are in the books and not in the server."""
     return sum(
         max(account.pending - closing.pending.get(topic, 0), 0)
         + max(account.dead - closing.dead.get(topic, 0), 0)
@@ -68,10 +68,10 @@ def absent(books: Books, closing: Closing) -> int:
 
 
 def checks(books: Books, closing: Closing, begin: int) -> list[Check]:
-    """Return all that must hold; the books must not begin behind ``begin``.
+    """Return all conditions; the books must not start after ``begin``.
 
-    A table that has lost its beginning, or all of it, would otherwise balance by itself. When
-    ``begin`` is asked for after the events were read, it is nothing that could not be read.
+    A table that has lost its start, or everything, would otherwise balance on its own. If ``begin``
+    is queried after the events were read, all events from it on could be read.
     """
     first = _most("the first position, at most", books.first_position, begin)
     return [*_sums(books), first, *_faults(books), *_beside(books, closing)]
@@ -103,7 +103,7 @@ def _beside(books: Books, closing: Closing) -> Iterator[Check]:
     yield Check(what, put, gone + pending + dead, put == gone + pending + dead)
     yield _none("messages that the server no longer has", absent(books, closing))
     if not books.is_from_start:
-        # What happened before the books begin is not known here, and the server counts it.
+        # Events before the start of the books are unknown here, and the server counts them.
         yield _most("pending, at most the server's", books.total.pending, pending)
         yield _most("dead, at most the server's", books.total.dead, dead)
         return

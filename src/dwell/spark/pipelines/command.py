@@ -1,4 +1,4 @@
-"""The command of a pipeline: from a command line to a line that says what was done.
+"""The command of a pipeline: runs it from a command line and prints its result line.
 
 ``dwell pipeline NAME`` and a pipeline's file under ``spark-submit`` both end here.
 """
@@ -26,13 +26,13 @@ from dwell.spark.pipelines import progress
 from dwell.spark.pipelines.options import Wanted, parse
 from dwell.spark.session import session
 
-# What an error of the queue's looks like at the end of a traceback from another process.
+# The form of a queue's error at the end of a traceback from another process.
 _OWN_ERROR = re.compile(
     r"^(?:[\w.]+: )?dwell\.(?:errors|spark\.events|spark\.badrows)\.(\w+): (.+)$", re.MULTILINE
 )
 
-# Spark's loggers that print an error which is raised as well, with its whole stack: those of
-# Python, and those of Java, which are heard with the level WARN.
+# Spark's loggers that print an error which is raised as well, with its whole stack: in Python, and
+# in Java, which log at the level WARN.
 _REPEATERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _SPARK = "org.apache.spark"
 _JAVA_REPEATERS = (
@@ -44,26 +44,27 @@ _JAVA_REPEATERS = (
     f"{_SPARK}.util.Utils",
 )
 
-#: Whether the server is told of filters. Where a table is used twice Spark 4.3 mixes them up.
+#: Whether filters are pushed down to the server. Spark 4.3 mixes them up when a table is used
+#: twice.
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 _DONE, _OTHER, _INPUT, _STORE, _INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class PipelineFailed(DwellError):
-    """A pipeline did its work and what it found is bad; its text is the line to print."""
+    """A pipeline finished with a bad result; its text is the line to print."""
 
 
 def main(name: str, argv: Sequence[str] | None = None) -> int:
     """Run a pipeline and return the exit code; its last line goes to standard output.
 
-    1 means that the pipeline found what should not be (the line goes to standard error), 2 that
-    the input was refused, 3 that the store or the server could not do its work.
+    1 means that the pipeline found faults (the line goes to standard error), 2 that the input was
+    refused, 3 that the store or the server could not do its work.
     """
     try:
         line = _run(name, sys.argv[1:] if argv is None else argv)
     except SystemExit as ended:
-        # Help was asked for, and printed.
+        # The help was requested, and printed.
         return int(ended.code or 0)
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -95,7 +96,7 @@ def _work(name: str, module: ModuleType, spark: SparkSession, wanted: Wanted) ->
 
 @contextmanager
 def _filtered_by_the_server(spark: SparkSession) -> Iterator[None]:
-    """Let Spark push filters down meanwhile: no pipeline uses a table for queries that differ."""
+    """Make Spark push filters down in the block: no pipeline uses a table for different queries."""
     before = spark.conf.get(_PUSHDOWN)
     spark.conf.set(_PUSHDOWN, "true")
     try:
@@ -105,7 +106,7 @@ def _filtered_by_the_server(spark: SparkSession) -> Iterator[None]:
 
 
 def _session(name: str, wanted: Wanted) -> SparkSession:
-    # Both are needed: the first is for the start, the second for a session that was there.
+    # Both are needed: the first for the start, the second for an existing session.
     quiet = {"spark.log.level": wanted.log_level, "spark.ui.showConsoleProgress": "false"}
     spark = session(f"dwell {name}", wanted.master, {**quiet, **wanted.conf})
     spark.sparkContext.setLogLevel(wanted.log_level)
@@ -120,7 +121,7 @@ def _session(name: str, wanted: Wanted) -> SparkSession:
 
 
 def _let_sigterm_interrupt() -> None:
-    """Let a polite end of the process be as orderly as Ctrl-C."""
+    """Make SIGTERM end the process as orderly as Ctrl-C."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -129,7 +130,7 @@ def _let_sigterm_interrupt() -> None:
 
 
 def _say(error: Exception) -> int:
-    """Print one line for an error, and return the exit code that it means."""
+    """Print one line for an error, and return its exit code."""
     if isinstance(error, PipelineFailed):
         print(error, file=sys.stderr)
         return _OTHER
@@ -148,12 +149,12 @@ def _code_of(error: DwellError) -> int:
 
 
 def known_error(error: Exception) -> DwellError | None:
-    """Return the queue's error that an error is, or tells of."""
+    """Return the queue's error in an error, or in its text."""
     return error if isinstance(error, DwellError) else _own_error(str(error))
 
 
 def _own_error(text: str) -> DwellError | None:
-    """Return the queue's error that stands in what Spark says of a worker's failure."""
+    """Return the queue's error in Spark's text about a worker's failure."""
     found = _OWN_ERROR.findall(text)
     if not found:
         return None
@@ -164,6 +165,6 @@ def _own_error(text: str) -> DwellError | None:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line that says something; a plan or a stack stands below it."""
+    """Return the first line with content; a plan or a stack follows it."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")

@@ -1,8 +1,8 @@
-"""A decision: what is to be done, written down before any of it is done.
+"""A decision: the plan of a run, written to files before any of it is done.
 
-What Spark keeps in its caches and shuffles it makes again when a machine is lost, from the queue as
-it is by then. So what a run goes by stands in files; and a run that was killed can be ended by the
-next one, which finds them.
+When a machine is lost, Spark recomputes its caches and shuffles from the queue as it is at that
+time. So a run works from files; and a killed run can be completed by the next run, which finds
+them.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ _ABOUT = "about.json"
 
 @contextlib.contextmanager
 def folder(spark: SparkSession, given: str | None) -> Iterator[str]:
-    """Yield the folder of a decision; one that was not given is gone at the end.
+    """Yield the folder of a decision; a temporary folder is deleted at the end.
 
-    Raises InvalidSettings where there is none that all machines reach.
+    Raises InvalidSettings without a folder that all machines reach.
     """
     if given is not None:
         yield given
@@ -47,18 +47,18 @@ def folder(spark: SparkSession, given: str | None) -> Iterator[str]:
 
 
 def kept(rows: DataFrame, place: str, name: str) -> DataFrame:
-    """Write rows down, and return them as they stand there."""
+    """Write rows to the decision, and return them as stored."""
     rows.write.mode("overwrite").parquet(inside(place, name))
     return found(rows.sparkSession, place, name)
 
 
 def found(spark: SparkSession, place: str, name: str) -> DataFrame:
-    """Return rows that were written down."""
+    """Return stored rows."""
     return spark.read.parquet(files.literal(inside(place, name)))
 
 
 def seal(spark: SparkSession, place: str, settings: msgspec.Struct, **about: int) -> None:
-    """Say that a decision is whole, and what it is about."""
+    """Mark a decision as whole, with its settings."""
     new = inside(place, f"{_ABOUT}.new")
     text = msgspec.json.encode({"settings": msgspec.to_builtins(settings), **about})
     save(spark, new, text.decode())
@@ -66,7 +66,7 @@ def seal(spark: SparkSession, place: str, settings: msgspec.Struct, **about: int
 
 
 def about(spark: SparkSession, place: str) -> dict[str, Any] | None:
-    """Return what the decision in a folder is about; None where there is no whole one."""
+    """Return the settings of the decision in a folder; None without a whole decision."""
     file = files.literal(inside(place, _ABOUT))
     if not files.names(spark, file):
         return None
@@ -75,9 +75,9 @@ def about(spark: SparkSession, place: str) -> dict[str, Any] | None:
 
 
 def unfinished(spark: SparkSession, place: str, settings: msgspec.Struct) -> dict[str, Any] | None:
-    """Return what the decision of a run is about that was not ended; None where there is none.
+    """Return the settings of the decision of an unfinished run; None without one.
 
-    Raises InvalidSettings for one that was made with other settings.
+    Raises InvalidSettings if it was made with other settings.
     """
     before = about(spark, place)
     if before is not None and before["settings"] != msgspec.to_builtins(settings):
@@ -89,6 +89,6 @@ def unfinished(spark: SparkSession, place: str, settings: msgspec.Struct) -> dic
 
 
 def forget(spark: SparkSession, place: str, *names: str) -> None:
-    """Forget a decision, as all of it is done: what says that it is whole goes first."""
+    """Delete a decision when it is done: the mark of a whole decision goes first."""
     for name in (_ABOUT, *names):
         files.delete(spark, files.literal(inside(place, name)))

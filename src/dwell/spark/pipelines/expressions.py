@@ -1,4 +1,4 @@
-"""What a command line says in SQL, checked against the columns that it is about."""
+"""SQL expressions of a command line, checked against the columns they use."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def column(rows: DataFrame, field: str, text: str) -> Column:
 
 
 def chosen(rows: DataFrame, field: str, text: str | None) -> DataFrame:
-    """Return the rows for which an SQL expression is true; all of them without one."""
+    """Return the rows that satisfy an SQL expression; all rows without an expression."""
     if text is None:
         return rows
     column(rows, field, text)
@@ -36,13 +36,13 @@ def chosen(rows: DataFrame, field: str, text: str | None) -> DataFrame:
 
 
 def _reason(error: AnalysisException) -> str:
-    """Return what is wrong; below the first line stands a plan, which nobody needs."""
+    """Return what is wrong; the plan below the first line is left out."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].partition(" SQLSTATE:")[0] if lines else "not an SQL expression"
 
 
 def selected(rows: DataFrame, columns: dict[str, Column], *, trying: bool) -> DataFrame:
-    """Return columns; with ``trying``, one that fails in a row is null and REFUSED says so."""
+    """Return columns; with ``trying``, a failed column is null in its row, with REFUSED set."""
     if not trying:
         return rows.select(*[what.alias(name) for name, what in columns.items()])
     attempts = [_attempt(what).alias(name) for name, what in columns.items()]
@@ -62,12 +62,12 @@ def selected(rows: DataFrame, columns: dict[str, Column], *, trying: bool) -> Da
 def _attempt(what: Column) -> Column:
     """Return a struct of one value; null where Spark fails to compute it.
 
-    SQL has some functions that try, and nothing that tries any expression. Spark itself has.
+    SQL has some functions that try, and no form that tries any expression. Spark itself has one.
     """
     java: Any = SparkSession.active()._jvm
     columns = java.org.apache.spark.sql.classic.ExpressionUtils
-    # What several columns share would be computed before any of them, outside of the attempts, if
-    # no condition stood before it.
+    # Without a condition before it, a part shared by several columns would be computed before all
+    # of them, outside of the attempts.
     value: Any = F.struct(F.when(F.spark_partition_id() >= 0, what).alias("value"))
     attempt = java.org.apache.spark.sql.catalyst.expressions.TryEval(columns.expression(value._jc))
     made: Any = Column
@@ -81,10 +81,10 @@ def type_of(rows: DataFrame, what: Column) -> T.DataType:
 
 
 def due_ms(rows: DataFrame, what: Column) -> Column:
-    """Return a point in time as epoch milliseconds: whole numbers are that already.
+    """Return a point in time as epoch milliseconds; whole numbers are unchanged.
 
-    A text that is no time becomes null, so that the row is a bad one and not the whole job. Parts
-    of a millisecond are rounded up: nothing is early.
+    An invalid text becomes null, so that the row is bad and the job goes on. Parts of a millisecond
+    are rounded up: nothing is early.
     """
     kind = type_of(rows, what)
     if isinstance(kind, T.IntegralType):
@@ -96,7 +96,7 @@ def due_ms(rows: DataFrame, what: Column) -> Column:
 
 
 def body(rows: DataFrame, what: Column) -> Column:
-    """Return a body: texts and bytes as they are, what has parts as JSON, the rest as text."""
+    """Return a body: texts and bytes unchanged, nested values as JSON, the rest as text."""
     kind = type_of(rows, what)
     if isinstance(kind, _AS_JSON):
         return F.to_json(what, {"ignoreNullFields": "false"})

@@ -1,4 +1,4 @@
-"""Micro-batches in files: a batch that runs again takes the place of what it wrote before."""
+"""Micro-batches in files: a repeated batch replaces its earlier files."""
 
 import re
 import secrets
@@ -7,29 +7,29 @@ from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-#: The columns that the folders stand for.
+#: The columns in the names of the folders.
 TARGET, BATCH = "target", "batch"
 
 _EMPTY = "__EMPTY__"
-#: The names of folders that stand for no text, and those that they could be taken for.
+#: Names of folders that stand for no text, and names that resemble them.
 _STANDING = "^_+(EMPTY|HIVE_DEFAULT_PARTITION)__$"
 _ID_CHARS = 8
 _OWNER = "owner"
-#: What has a meaning in a pattern of Hadoop's.
+#: Characters with a meaning in a pattern of Hadoop's.
 _SPECIAL = re.compile(r"[\\*?\[\]{}]")
 
 
 def write(rows: DataFrame, number: int, out: str, format_: str, options: dict[str, str]) -> None:
     """Write the rows of a batch to OUT/target=.../batch=....
 
-    Spark runs a micro-batch again when the driver died before the batch was in its log, and what
-    died may have written all, some or none of it. So each batch has folders of its own, named by
-    the query and the number of the batch; what is in them is deleted, and then written anew. The
-    batch may also hold fewer rows, or other targets, than the first time, where leases ended in
-    between: those rows come again in a later batch, so that no folder of the old run may stay.
+    Spark repeats a micro-batch if the driver died before the batch was in its log, and the first
+    run may have written all, some or none of it. So each batch has folders of its own, named by the
+    query and the number of the batch; their content is deleted, and then written again. The batch
+    may also have fewer rows, or other targets, than the first time, if leases ended in between:
+    those rows come again in a later batch, so that no folder of the old run may stay.
 
-    The query's id is part of the name, as a query that starts with a new checkpoint counts from 0
-    again, and must not take the folders of its predecessor.
+    The query's id is part of the name, because a query that starts with a new checkpoint counts
+    from 0 again, and must not replace the folders of its predecessor.
     """
     name = batch_name(rows.sparkSession, number)
     delete(rows.sparkSession, f"{literal(out)}/{TARGET}=*/{BATCH}={name}")
@@ -39,26 +39,26 @@ def write(rows: DataFrame, number: int, out: str, format_: str, options: dict[st
 
 
 def _folder_name(target: Column) -> Column:
-    """Return the name of a target's folder: no two targets have the same.
+    """Return the name of a target's folder, unique for each target.
 
-    To Spark an empty text is no folder's name, and would be in that of null. What looks like a name
-    that stands for something gets one more underscore.
+    For Spark an empty text is not the name of a folder, and would share the folder of null. A name
+    that resembles a special name gets one more underscore.
     """
     named = F.when(target == "", _EMPTY).when(target.rlike(_STANDING), F.concat(F.lit("_"), target))
     return named.otherwise(target)
 
 
 def batch_name(spark: SparkSession, number: int) -> str:
-    """Return the name of a batch, which no other query's batch has; sorts by number."""
+    """Return the unique name of a batch, across queries; names sort by number."""
     query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "none"
     return f"{query[:_ID_CHARS]}-{number:09}"
 
 
 def owner(spark: SparkSession, checkpoint: str) -> str:
-    """Return the name under which a checkpoint's messages are held: the same in every run.
+    """Return the owner of a checkpoint's messages: the same in every run.
 
-    Spark knows a name only from the first batch on that it has logged, and a driver that dies
-    before that would leave messages to wait for the end of their leases.
+    Spark's own name exists only from the first logged batch on, and a driver that dies before that
+    would leave messages under lease.
     """
     system, pattern = _path(spark, f"{literal(checkpoint)}/{_OWNER}-*")
     for found in system.globStatus(pattern) or []:
@@ -69,18 +69,18 @@ def owner(spark: SparkSession, checkpoint: str) -> str:
 
 
 def literal(name: str) -> str:
-    """Return the pattern of one name, whatever characters are in it."""
+    """Return a pattern that matches exactly one name."""
     return _SPECIAL.sub(r"\\\g<0>", name)
 
 
 def names(spark: SparkSession, pattern: str) -> list[str]:
-    """Return the names of what is there of a pattern."""
+    """Return the names that match a pattern."""
     system, path = _path(spark, pattern)
     return [str(found.getPath().getName()) for found in system.globStatus(path) or []]
 
 
 def rename(spark: SparkSession, old: str, new: str) -> None:
-    """Give a file another name, in the place of what has it."""
+    """Rename a file, replacing an existing one."""
     system, path = _path(spark, new)
     system.delete(path, True)
     system.rename(_path(spark, old)[1], path)
@@ -94,7 +94,7 @@ def delete(spark: SparkSession, pattern: str) -> None:
 
 
 def _path(spark: SparkSession, name: str) -> tuple[JavaObject, JavaObject]:
-    """Return the file system that a name is in, of whatever kind, and the path in it."""
+    """Return the file system of a name, of any kind, and the path in it."""
     jvm = spark._jvm
     assert jvm is not None
     path = jvm.org.apache.hadoop.fs.Path(name)

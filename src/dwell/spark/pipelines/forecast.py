@@ -1,6 +1,6 @@
-"""What falls due, by topic and minute, for the next hours and days, and what that means.
+"""Forecast the messages that fall due, by topic and minute, for the next hours and days.
 
-Against a capacity it says where the peaks are, what backlog builds up, and when it is worked off.
+With a capacity it shows the peaks, the backlog, and when the backlog is gone.
 """
 
 import csv
@@ -27,7 +27,7 @@ _MOST_DAYS = 3_660
 
 
 class ForecastSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose messages, how far ahead, and against what."""
+    """The messages, the period, and the capacity."""
 
     url: Annotated[str, Meta(description="The queue: the address of a server.")]
     out: Annotated[str, Meta(description="The folder of the result: tables and forecast.html.")]
@@ -61,9 +61,9 @@ def run(spark: SparkSession, settings: ForecastSettings) -> str:
 
 
 def _kept(table: DataFrame, settings: ForecastSettings) -> DataFrame:
-    """Write the table of minutes, and return it as it stands there.
+    """Write the table of minutes, and return it as stored.
 
-    All else is made of that: looked at again, the queue would say something else by then.
+    Everything else is made from it: a second read of the queue would differ.
     """
     place = inside(settings.out, "minutes")
     table.orderBy("minute", "topic").coalesce(1).write.mode("overwrite").parquet(place)
@@ -135,7 +135,7 @@ def _late(found: Load, stretches: Sequence[Late]) -> str:
 
 
 def _clock(found: Load, ms: int) -> str:
-    """Return a time of the day, with its day where that is not today's."""
+    """Return a time of day, with the date unless it is today."""
     text = moment(ms - ms % MINUTE_MS)[:16]
     return text[11:] if ms // DAY_MS == found.now_ms // DAY_MS else text
 

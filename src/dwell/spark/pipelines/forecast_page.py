@@ -8,7 +8,7 @@ from dwell.spark.pipelines.charts import BLUE, GREY, RED, chart, legend_above
 from dwell.spark.pipelines.load import DAY_MS, HOUR_MS, Load
 from dwell.spark.pipelines.page import render
 
-# More points than this cannot be told apart in a chart of this width.
+# More points than this are indistinguishable in a chart of this width.
 _MOST_POINTS = 2_000
 _MOST_ROWS = 24 * 14
 _MOST_TOPICS = 100
@@ -16,7 +16,7 @@ _MOST_STRETCHES = 100
 
 
 def page(load: Load) -> str:
-    """Return the page, whole in itself."""
+    """Return the page, self-contained."""
     charts = {"Due by minute (UTC)": chart(lambda axes: _draw_due(axes, load))}
     if load.backlog is not None:
         charts["Messages that wait (UTC)"] = chart(lambda axes: _draw_backlog(axes, load))
@@ -37,7 +37,7 @@ def page(load: Load) -> str:
 
 
 def _points(load: Load, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return times and values, few enough to draw; the largest of each stretch stays."""
+    """Return times and values, few enough to draw; the largest of each stretch is kept."""
     step = -(-len(values) // _MOST_POINTS)
     starts = np.arange(0, len(values), step)
     times = (load.start_ms + starts * MINUTE_MS).astype("datetime64[ms]")

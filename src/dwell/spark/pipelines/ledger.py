@@ -1,7 +1,7 @@
-"""Each event beside the one before it of the same message, and what that says.
+"""The ledger: each event with the previous event of its message, and a verdict.
 
-All of it is one sort by message: the next event of a message is judged by the one before it, and
-the table of transitions says which can follow which.
+It takes a single sort by message: each event is judged by the previous event of its message, and
+the table of transitions has the valid pairs.
 """
 
 from typing import Self
@@ -18,20 +18,20 @@ HOUR_MS = 3_600_000
 
 _PARTS = "spark.sql.shuffle.partitions"
 
-# A part of this size is sorted in the memory that a task has of one gigabyte for two.
+# A part of this size can be sorted in one gigabyte of memory shared by two tasks.
 _PART_EVENTS = 500_000
 
-# From here on lateness keeps its first four digits, which bounds how many values there are.
+# Above this, lateness is rounded to four digits, which limits the number of values.
 _EXACT_MS = 10_000
 
-#: The origin of a delivery whose reason lies before the first event that is known.
+#: The origin of a delivery whose reason is before the first known event.
 BEFORE = 0
 
 
 class Ledger:
     """The entries of some events, kept by Spark for as long as the block runs.
 
-    ``entries`` has one row an event; ``cells`` has counts of them, and all sums are made of it.
+    ``entries`` has one row an event; ``cells`` has counts of them, and all sums are made from it.
     """
 
     def __init__(self, events: DataFrame, span: Span, early_ms: int = 0) -> None:
@@ -43,7 +43,7 @@ class Ledger:
         self.cells = _cells(self.entries).coalesce(self._cores)
 
     def __enter__(self) -> Self:
-        # What is kept does not adapt its parts to its size, so their number is said here.
+        # Kept data do not adapt the number of parts to their size, so it is set here.
         self._parts_before = self._spark.conf.get(_PARTS)
         self._spark.conf.set(_PARTS, str(self._parts))
         self.entries.persist(StorageLevel.DISK_ONLY)
@@ -57,18 +57,18 @@ class Ledger:
 
 
 def code(kind: Column) -> Column:
-    """Return the number of a kind that is given by name; 0 for one that is not known."""
+    """Return the number of a kind by name; 0 for an unknown kind."""
     found = [F.when(kind == str(known), F.lit(int(known))) for known in Kind]
     return F.coalesce(*found, F.lit(rules.NONE)).cast("byte")
 
 
 def name(kind: Column) -> Column:
-    """Return the name of a kind that is given by number; null for 0."""
+    """Return the name of a kind by number; null for 0."""
     return F.coalesce(*(F.when(kind == int(known), F.lit(str(known))) for known in Kind))
 
 
 def is_kind(*kinds: int) -> Column:
-    """Tell whether an entry is of one of some kinds."""
+    """Tell whether an entry has one of some kinds."""
     return F.col("kind").isin([int(kind) for kind in kinds])
 
 
@@ -76,7 +76,7 @@ def is_kind(*kinds: int) -> Column:
 
 
 def _entries(events: DataFrame, from_start: bool, early_ms: int) -> DataFrame:
-    """Judge each event by those before it of the same message."""
+    """Judge each event by the earlier events of the same message."""
     narrow = events.select(
         "topic",
         "id",
@@ -95,13 +95,13 @@ def _entries(events: DataFrame, from_start: bool, early_ms: int) -> DataFrame:
         *("kind", "prior", "origin", "is_last", "is_known", "is_repeat"),
         *("is_broken", "is_doubled", "is_early", "is_again", "is_first"),
         *("position", "time_ms", "due_ms", "attempt", "prior_attempt", "is_miscounted"),
-        # Only what is listed needs its id, which is the widest part of a row.
+        # Only listed events need their id, which is the widest part of a row.
         F.when(_is_listed(), F.col("id")).alias("id"),
     )
 
 
 def _beside(events: DataFrame) -> DataFrame:
-    """Set beside each event what came before it."""
+    """Add to each event the values before it."""
     message = Window.partitionBy("hash", "topic", "id").orderBy("position")
     before = message.rowsBetween(Window.unboundedPreceding, -1)
 
@@ -116,7 +116,7 @@ def _beside(events: DataFrame) -> DataFrame:
         F.lag("attempt").over(message).alias("prior_attempt"),
         F.lag("due_ms").over(message).alias("asked_ms"),
         F.lead("position").over(message).isNull().alias("is_last"),
-        # A message that waits to be delivered again may be moved meanwhile: that is no reason.
+        # A message that waits for another delivery may be moved before it: that is not a reason.
         last("kind", *lasting).alias("origin"),
         last("position", Kind.PUT, Kind.REPLACE).alias("begun"),
         last("position", Kind.TAKE).alias("taken"),
@@ -124,12 +124,12 @@ def _beside(events: DataFrame) -> DataFrame:
 
 
 def _judged(beside: DataFrame, from_start: bool, early_ms: int) -> DataFrame:
-    """Say what each event is."""
+    """Add the verdict on each event."""
     lawful = (F.col("prior") * F.lit(rules.BASE) + F.col("kind")).isin(
         rules.lawful_pairs(from_start=from_start)
     )
     take, first_known = is_kind(Kind.TAKE), F.col("prior") == rules.NONE
-    # The due that counts is the one that was asked for last, and the one that the take names.
+    # Two dues count: the due requested last, and the take's own.
     early = F.col("time_ms") < F.greatest("due_ms", "asked_ms") - early_ms
     returned = F.col("origin").isin(int(Kind.RELEASE), int(Kind.LAPSE))
     before = F.col("begun").isNull() & ((F.col("attempt") > 1) | F.coalesce(returned, F.lit(False)))
@@ -156,10 +156,10 @@ def _judged(beside: DataFrame, from_start: bool, early_ms: int) -> DataFrame:
 
 
 def _has_right_attempt() -> Column:
-    """Tell whether an event has the attempt that follows from the one before it.
+    """Tell whether an event has the attempt that follows from the previous event.
 
-    A take is one more; who gives a message back may give its attempt back too; a new life, and one
-    after death, begin anew. Of the first event that is known of a message only a put says more.
+    A take adds one; a release may give its attempt back; a new life, and a life after death, start
+    again. For the first known event of a message only a put is known.
     """
     now, before = F.col("attempt"), F.col("prior_attempt")
     more = F.least(before + 1, F.lit(MAX_ATTEMPTS))
@@ -185,7 +185,7 @@ def _is_listed() -> Column:
 
 
 def _cells(entries: DataFrame) -> DataFrame:
-    """Count the entries that are alike in everything that any sum asks for."""
+    """Count the entries that are equal in everything that the sums need."""
     late_ms = F.greatest(F.col("time_ms") - F.col("due_ms"), F.lit(0))
     return (
         entries.withColumn("late_ms", F.when(F.col("is_first"), late_ms))
@@ -201,7 +201,7 @@ def _cells(entries: DataFrame) -> DataFrame:
 
 
 def _rounded(late_ms: str) -> Column:
-    """Return lateness as it is up to ten seconds, and above with four digits."""
+    """Return lateness unchanged up to ten seconds, and above with four digits."""
     step = F.pow(F.lit(10), F.floor(F.log10(F.col(late_ms))) - 3)
     coarse = (F.floor(F.col(late_ms) / step) * step).cast("long")
     return F.when(F.col(late_ms) < _EXACT_MS, F.col(late_ms)).otherwise(coarse)

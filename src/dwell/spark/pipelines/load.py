@@ -1,4 +1,4 @@
-"""What falls due, by topic and minute."""
+"""The load: messages that fall due, by topic and minute."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ from dwell.spark.pipelines.backlog import MINUTE_MS, Backlog, backlog
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
-#: How many topics are shown one by one, the largest first.
+#: How many topics are listed, the largest first.
 MOST_TOPICS = 1_000
 
 
 class Topic(NamedTuple):
-    """What falls due in one topic, how much of that already has, and its fullest minute."""
+    """The due messages of one topic, how many of them are overdue, and its fullest minute."""
 
     name: str
     due: int
@@ -26,7 +26,7 @@ class Topic(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What falls due in each minute from ``start_ms`` on, which is the minute of ``now_ms``."""
+    """The messages that fall due in each minute from ``start_ms`` on, the minute of ``now_ms``."""
 
     start_ms: int
     now_ms: int
@@ -39,17 +39,17 @@ class Load(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All that falls due."""
+        """How many messages fall due."""
         return int(self.due.sum())
 
     @property
     def peak(self) -> tuple[int, int]:
-        """How many fall due in the fullest minute, and when that begins."""
+        """How many messages fall due in the fullest minute, and its start."""
         fullest = int(self.due.argmax())
         return int(self.due[fullest]), self.start_ms + fullest * MINUTE_MS
 
     def by(self, span_ms: int) -> list[tuple[int, int]]:
-        """Return the spans (hours or days, of UTC) by their begin, and what falls due in each."""
+        """Return the starts of the spans (hours or days, in UTC), with the messages due in each."""
         starts = self.start_ms + np.arange(len(self.due)) * MINUTE_MS
         spans, place = np.unique(starts // span_ms * span_ms, return_inverse=True)
         sums = np.bincount(place, weights=self.due).astype(np.int64)
@@ -59,8 +59,8 @@ class Load(NamedTuple):
 def by_minute(messages: DataFrame, now_ms: int, end_ms: int) -> DataFrame:
     """Return how many messages fall due, by topic and minute, before ``end_ms``.
 
-    ``messages`` has the columns of the view ``messages``. What is overdue counts in the minute of
-    ``now_ms``. Dead messages do not fall due, and leased ones did.
+    ``messages`` has the columns of the view ``messages``. Overdue messages count in the minute of
+    ``now_ms``. Dead messages do not fall due, and leased messages already did.
     """
     waiting = messages.where(
         F.col("state").isin("delayed", "ready") & (F.col("due") < F.timestamp_millis(F.lit(end_ms)))
@@ -72,7 +72,7 @@ def by_minute(messages: DataFrame, now_ms: int, end_ms: int) -> DataFrame:
 
 
 def load(table: DataFrame, now_ms: int, end_ms: int, capacity: float | None = None) -> Load:
-    """Return what a table of topics and minutes adds up to."""
+    """Return the sums of a table of topics and minutes."""
     start_ms = now_ms // MINUTE_MS * MINUTE_MS
     due = np.zeros(-(-(end_ms - start_ms) // MINUTE_MS), dtype=np.int64)
     minutes = table.groupBy(F.unix_millis("minute").alias("ms")).agg(F.sum("due").alias("n"))

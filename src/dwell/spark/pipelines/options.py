@@ -17,7 +17,7 @@ _UNIONS = (Union, types.UnionType)
 
 
 class Wanted(NamedTuple):
-    """What a command line asked for: the pipeline's settings, and how Spark is to be run."""
+    """The result of a command line: the pipeline's settings, and options for Spark."""
 
     settings: msgspec.Struct
     master: str | None
@@ -34,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Option(NamedTuple):
-    """One field of the settings, as a command line can give it."""
+    """One field of the settings, in the form of a command line."""
 
     field: FieldInfo
     about: str
@@ -54,7 +54,7 @@ class _Option(NamedTuple):
 
 
 def parse(name: str, about: str, cls: type[msgspec.Struct], argv: Sequence[str]) -> Wanted:
-    """Return what a command line asks of a pipeline; raises InvalidSettings."""
+    """Return the request of a command line; raises InvalidSettings."""
     options = [_option(field) for field in msgspec.structs.fields(cls)]
     given = vars(_parser(name, about, options).parse_args(argv))
     missing = [o.flag for o in options if o.field.required and given[o.field.name] is None]
@@ -86,7 +86,7 @@ def _option(field: FieldInfo) -> _Option:
 
 
 def _descriptions(hint: Any) -> Iterator[str]:
-    """Yield what a type says of itself, be the whole of it annotated or a part."""
+    """Yield the descriptions in a type, of the whole or of a part."""
     if get_origin(hint) is Annotated:
         yield from (meta.description for meta in hint.__metadata__ if meta.description)
         yield from _descriptions(hint.__origin__)
@@ -96,7 +96,7 @@ def _descriptions(hint: Any) -> Iterator[str]:
 
 
 def _kind(hint: Any) -> Any:
-    """Return the type without what is written around it: list for ``list[str] | None``."""
+    """Return the type without its wrapping: list for ``list[str] | None``."""
     if get_origin(hint) is Annotated:
         return _kind(hint.__origin__)
     if get_origin(hint) in _UNIONS:
@@ -167,7 +167,7 @@ def _escaped(text: str) -> str:
 
 
 def _value(option: _Option, given: Any) -> Any:
-    """Return what was given as the field's own type; raises InvalidSettings."""
+    """Return a value as the field's own type; raises InvalidSettings."""
     if option.is_mapping:
         given = _pairs(option.flag, given)
     try:
@@ -185,7 +185,7 @@ def _allowed(option: _Option, error: str) -> str:
 
 
 def _pairs(flag: str, given: Sequence[str]) -> dict[str, str]:
-    """Return ``key=value`` texts as a dict; the last of a key counts."""
+    """Return ``key=value`` texts as a dict; the last value of a key counts."""
     pairs = {}
     for text in given:
         key, equals, value = text.partition("=")

@@ -1,8 +1,8 @@
-"""No more than so many a second: dues that are spread, and spaced over all partitions.
+"""A pace: limits messages a second, with dues spread and spaced over all partitions.
 
-A pace needs the place of each row among all rows. One partition that holds them all would not do
-for fifty million, so the rows are sorted into ranges; of each range only its size and its latest
-end come to the driver; and then each range is spaced on its own, knowing what comes before it.
+A pace needs the place of each row among all rows. One partition with all rows would not do for
+fifty million, so the rows are sorted into ranges; only the size and the latest end of each range
+come to the driver; and then each range is spaced on its own, knowing the totals before it.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody k
 from dwell.errors import InvalidInput, InvalidSettings
 from dwell.given import values
 
-#: How a start is given.
+#: The form of a start.
 START_FORM = "a time with its zone, such as 2026-12-24T09:00:00Z"
 
 _PACE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h)")
@@ -34,7 +34,7 @@ _RANGE, _PLACE = "_range", "_place"
 _PLACE_BITS = (1 << 33) - 1
 _NEVER = -(1 << 62)
 
-#: The rows that a run keeps.
+#: The rows that a run has cached.
 _kept: ContextVar[list[DataFrame]] = ContextVar("kept")
 
 
@@ -45,7 +45,7 @@ class Pace(NamedTuple):
     unit_ms: int
 
     def span_ms(self, count: int) -> int:
-        """Return how long so many take."""
+        """Return how long a number of messages takes."""
         return count * self.unit_ms // self.most
 
 
@@ -61,7 +61,7 @@ def pace(text: str | None) -> Pace | None:
 
 
 def start_ms(text: str | None) -> int | None:
-    """Return the time that a text names, if there is one; raises InvalidSettings."""
+    """Return the time in a text, if there is one; raises InvalidSettings."""
     if text is None:
         return None
     try:
@@ -71,12 +71,12 @@ def start_ms(text: str | None) -> int | None:
 
 
 def now_ms() -> int:
-    """Return what time it is on the driver."""
+    """Return the present time on the driver."""
     return time.time_ns() // 1_000_000
 
 
 def jitter_ms(name: Column, spread: str | None) -> Column:
-    """Return a part of the spread that follows from a name alone: the same in every run."""
+    """Return a part of the spread derived from a name alone: the same in every run."""
     if spread is None:
         return F.lit(0).cast("long")
     span_ms = values.delay_ms(spread, "--spread")
@@ -85,10 +85,10 @@ def jitter_ms(name: Column, spread: str | None) -> Column:
 
 @contextlib.contextmanager
 def letting_go() -> Iterator[None]:
-    """Let go at the end of all rows that were kept meanwhile.
+    """Release at the end all rows that were cached in the block.
 
-    Spark gives what is kept to every query that looks the same, although a file of that name holds
-    other rows by then.
+    Spark uses a cache for every query that looks the same, even if a file of that name has other
+    rows by then.
     """
     token = _kept.set([])
     try:
@@ -100,7 +100,7 @@ def letting_go() -> Iterator[None]:
 
 
 def keep(rows: DataFrame) -> DataFrame:
-    """Return rows that Spark keeps once it has made them."""
+    """Return rows that Spark caches once it has made them."""
     kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
     _kept.get([]).append(kept)
     return kept
@@ -112,8 +112,9 @@ def keep(rows: DataFrame) -> DataFrame:
 def sorted_once(rows: DataFrame, order: Sequence[Column]) -> DataFrame:
     """Return the rows in ranges of an order, with their range and their place in it.
 
-    They are kept, as the borders of the ranges are guessed from a sample: another pass over the
-    source could draw them elsewhere, and places counted in one pass be wrong in the next.
+    They are cached, because the borders of the ranges are estimated from a sample: another pass
+    over the source could set them differently, and the places of the first pass would be wrong in
+    the next.
     """
     count = max(rows.sparkSession.sparkContext.defaultParallelism, 2)
     ranges = rows.repartitionByRange(count, *order).sortWithinPartitions(*order)
@@ -123,7 +124,7 @@ def sorted_once(rows: DataFrame, order: Sequence[Column]) -> DataFrame:
 
 
 def numbered(rows: DataFrame, name: str, order: Sequence[Column]) -> DataFrame:
-    """Return the rows with their place among all, from 0, in one more column."""
+    """Return the rows with their index among all, from 0, in one more column."""
     placed = sorted_once(rows, order)
     sizes = placed.groupBy(_RANGE).agg(F.count(F.lit(1)).alias("rows")).collect()
     firsts = _firsts({row[_RANGE]: row["rows"] for row in sizes})
@@ -134,7 +135,7 @@ def numbered(rows: DataFrame, name: str, order: Sequence[Column]) -> DataFrame:
 
 
 def _firsts(sizes: dict[int, int]) -> dict[int, int]:
-    """Return how many rows stand before each range."""
+    """Return how many rows precede each range."""
     firsts, before = {}, 0
     for number in sorted(sizes):
         firsts[number] = before
@@ -145,21 +146,21 @@ def _firsts(sizes: dict[int, int]) -> dict[int, int]:
 # --- spacing --------------------------------------------------------------------------------------
 
 # Row i of all rows, in order of due, falls due at the earliest time that is neither before its own
-# due nor less than a step (unit / most) after the row before it:
+# due nor less than a step (unit / most) after the previous row:
 #
 #     paced(i) = max over j <= i of (due(j) + (i - j) * step)
 #              = i * step + max over j <= i of (due(j) - j * step)
 #
-# The last term is a running maximum, and the only thing that a range needs of those before it. All
-# is multiplied by most, so that whole numbers stay exact; rounding down at the end cannot go below
-# a due, which is whole.
+# The last term is a running maximum, and the only value that a range needs from earlier ranges.
+# Everything is multiplied by most, so that whole numbers stay exact; rounding down at the end
+# cannot go below a due, which is whole.
 
 
 def paced(rows: DataFrame, due: str, at: Pace | None, order: Sequence[Column]) -> DataFrame:
     """Return the rows with dues (milliseconds, in the column ``due``) moved back to keep a pace.
 
-    Rows of the same due come in the given order. None falls due earlier than it did, and none
-    later than it must; a row without a due stays without.
+    Rows of the same due keep the given order. No row falls due earlier than before, or later than
+    necessary; a row without a due stays without.
     """
     if at is None:
         return rows
@@ -169,7 +170,7 @@ def paced(rows: DataFrame, due: str, at: Pace | None, order: Sequence[Column]) -
 
 
 class _Start(NamedTuple):
-    """What a range needs of those before it: how many rows they have, and their latest end."""
+    """The values that a range needs from earlier ranges: their rows, and their latest end."""
 
     first: int
     latest: int
@@ -212,6 +213,6 @@ class _Spacing:
         steps = (start.first + np.asarray(batch[_PLACE])) * self._pace.unit_ms
         slack = np.where(known, due_ms * self._pace.most - steps, _NEVER)
         slack = np.maximum.accumulate(np.maximum(slack, latest))
-        # A place without a due has no time either; its sum may be anything.
+        # A row without a due has no time either; its sum is arbitrary.
         spaced_ms = np.where(known, (slack + steps) // self._pace.most, 0)
         return pa.array(spaced_ms, pa.int64(), mask=~known), int(slack[-1])

@@ -1,12 +1,12 @@
-"""Any row as a body, and back: the same row, to the last digit.
+"""Rows as bodies, in both directions: the same row, to the last digit.
 
-A body is the row as one object of JSON. Columns of bytes, which JSON could only say in base64,
-stand before it as they are, after a line with their sizes, null being that of null::
+A body is the row as one object of JSON. Columns of bytes, which JSON could hold only in base64,
+precede it unencoded, after a line with their sizes, null for a null column::
 
     [3,null,200]
     (3 bytes)(200 bytes){"offset":7,...}
 
-So Spark reads no JSON at all where only they are asked for, as a sink for Kafka does.
+So Spark reads no JSON at all when only they are needed, as for a sink for Kafka.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from pyspark.sql import types as T  # noqa: N812
 from dwell.errors import InvalidSettings
 from dwell.given import values
 
-# Spark's own forms stop at milliseconds. Bad JSON must not become a row of nulls.
+# Spark's default forms stop at milliseconds. Bad JSON must not become a row of nulls.
 _TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -26,9 +26,9 @@ _TIMES = {
 }
 _WRITE = {**_TIMES, "ignoreNullFields": "false"}
 _READ = {**_TIMES, "mode": "FAILFAST"}
-#: What a row's JSON is between two steps.
+#: The parsed JSON of a row between two steps.
 _PARSED = "\x00parsed"
-#: The field of a parsed row that has the whole text of one that cannot be read.
+#: The field of a parsed row with the whole text of an unreadable row.
 _BROKEN = "\x00broken"
 
 _PLAIN = (
@@ -46,7 +46,7 @@ _PLAIN = (
 
 
 def pack(schema: T.StructType) -> Column:
-    """Return the body that holds all columns of a schema; raises InvalidSettings if none can."""
+    """Return the body with all columns of a schema; raises InvalidSettings if it has none."""
     for name, kind in _leaves("", schema):
         allowed = "a type that JSON can say (a map's keys are text)"
         if not isinstance(kind, _PLAIN):
@@ -62,14 +62,14 @@ def pack(schema: T.StructType) -> Column:
 
 
 def unpack(bodies: DataFrame, schema: T.StructType) -> DataFrame:
-    """Return the rows that :func:`pack` made the column ``body`` of."""
+    """Return the rows whose column ``body`` was made by :func:`pack`."""
     raw, said = _parted(schema)
     body = F.col("body")
     if not raw.fields:
         return _spread(bodies.select(_parsed(body, said)), [], said.names)
     line = F.substring_index(body.cast("string"), "\n", 1)
     sizes = _read(line, T.ArrayType(T.IntegerType()))
-    # Each step is a projection of its own, so that Spark reads no JSON once for each column.
+    # Each step is a projection of its own, so that Spark does not read JSON again for each column.
     cut = bodies.select(body, (F.octet_length(line) + 2).alias("start"), sizes.alias("sizes"))
     size, start, found = F.col("sizes"), F.col("start"), list[Column]()
     for at, name in enumerate(raw.names):
@@ -80,9 +80,9 @@ def unpack(bodies: DataFrame, schema: T.StructType) -> DataFrame:
 
 
 def is_readable(schema: T.StructType) -> Column:
-    """Return whether :func:`unpack` can read the column ``body``, which may be of any message.
+    """Return whether :func:`unpack` can read the column ``body``, which may be from any message.
 
-    JSON of other names is none of these bodies: it would become a row of nulls.
+    JSON with other names is not such a body: it would become a row of nulls.
     """
     raw, said = _parted(schema)
     body = F.col("body")
@@ -100,7 +100,7 @@ def is_readable(schema: T.StructType) -> Column:
 
 
 def _is_said(body: Column, schema: T.StructType) -> Column:
-    """Return whether a body is the JSON of an object that has values for a schema."""
+    """Return whether a body is a JSON object with values for a schema."""
     text = F.try_validate_utf8(body.cast("string"))
     fields = [T.StructField(field.name, field.dataType) for field in schema]
     kind = T.StructType([*fields, T.StructField(_BROKEN, T.StringType())])
@@ -114,7 +114,7 @@ def _is_said(body: Column, schema: T.StructType) -> Column:
 
 
 def _spread(rows: DataFrame, whole: list[str], names: list[str]) -> DataFrame:
-    """Return columns by name: those that are there, and the rest out of what was parsed."""
+    """Return columns by name: existing columns, and the others from the parsed JSON."""
     parsed = F.col(_PARSED)
     return rows.select(
         *[F.col(f"`{name}`") if name in whole else parsed[name].alias(name) for name in names]
@@ -122,7 +122,7 @@ def _spread(rows: DataFrame, whole: list[str], names: list[str]) -> DataFrame:
 
 
 def _parted(schema: T.StructType) -> tuple[T.StructType, T.StructType]:
-    """Return the columns that stand as they are, and those that JSON says."""
+    """Return the columns stored as bytes, and the columns stored in JSON."""
     raw = [field for field in schema if isinstance(field.dataType, T.BinaryType)]
     return T.StructType(raw), T.StructType([field for field in schema if field not in raw])
 
@@ -132,18 +132,18 @@ def _column(field: T.StructField) -> Column:
 
 
 def _parsed(body: Column, schema: T.StructType) -> Column:
-    # What from_json reads makes no promise of any field that it is there.
+    # In the result of from_json any field may be missing.
     nullable = T.StructType([T.StructField(field.name, field.dataType) for field in schema])
     return _read(F.decode(body, "UTF-8"), nullable).alias(_PARSED)
 
 
 def _read(text: Column, kind: T.StructType | T.ArrayType) -> Column:
-    # Spark takes nothing for null, and this is nothing that pack writes.
+    # Spark reads an empty text as null, and pack never writes one.
     return F.from_json(F.when(F.trim(text) == "", F.lit("?")).otherwise(text), kind, _READ)
 
 
 def _leaves(name: str, kind: T.DataType) -> Iterator[tuple[str, T.DataType]]:
-    """Yield the types that a type is made of, each with its place."""
+    """Yield the types that a type consists of, each with its place."""
     if isinstance(kind, T.StructType):
         for field in kind.fields:
             yield from _leaves(f"{name}.{field.name}".lstrip("."), field.dataType)

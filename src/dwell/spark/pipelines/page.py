@@ -1,4 +1,4 @@
-"""Pages that need nothing else: one look for the reports of all pipelines."""
+"""Self-contained pages: one look for the reports of all pipelines."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -29,12 +29,12 @@ _BASE = """<!doctype html>
 
 
 def number(value: int) -> str:
-    """Return a number as a person reads it."""
+    """Return a number in a form for people."""
     return f"{value:,}"
 
 
 def moment(ms: int) -> str:
-    """Return a point in time as a person reads it, in UTC."""
+    """Return a point in time in a form for people, in UTC."""
     when = datetime.fromtimestamp(ms / 1000, UTC)
     return when.strftime("%Y-%m-%d %H:%M:%S") + (f".{ms % 1000:03}" if ms % 1000 else "")
 
@@ -48,16 +48,16 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
 
 def inside(folder: str, name: str) -> str:
-    """Return the path of a name in a folder, be it a path or an address."""
+    """Return the path of a name in a folder, which is a path or an address."""
     return f"{folder.rstrip('/')}/{name}"
 
 
 def save(spark: SparkSession, path: str, text: str) -> None:
-    """Write a text where Spark writes its tables: a disk, or any file system that it knows."""
+    """Write a text to any file system that Spark knows."""
     context: Any = spark.sparkContext
     target = context._jvm.org.apache.hadoop.fs.Path(path)
     files = target.getFileSystem(context._jsc.hadoopConfiguration())
-    # A page that somebody opens with a browser needs no file of checksums beside it.
+    # A page for a browser needs no file of checksums next to it.
     files.setWriteChecksum(False)
     try:
         out = files.create(target, True)

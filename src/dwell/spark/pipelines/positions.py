@@ -1,4 +1,4 @@
-"""The positions of some events: from where to where they go, and which are missing."""
+"""The positions of some events: their range, and the gaps."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Span:
 
     @classmethod
     def of(cls, events: DataFrame, since: int = 0, until: int | None = None) -> "Span":
-        """Return the span from the first event that is there, to ``until`` or the last."""
+        """Return the span from the first existing event to ``until`` or the last."""
         there = _between(events, since, until)
         row = there.agg(F.min("position").alias("first"), F.max("position").alias("last")).collect()
         first = row[0].first
@@ -31,11 +31,11 @@ class Span:
 
     @property
     def is_from_start(self) -> bool:
-        """Whether it begins with the first event of a store."""
+        """Whether it starts with the first event of a store."""
         return self.first == 0
 
     def of_events(self, events: DataFrame) -> DataFrame:
-        """Return the events that lie in the span."""
+        """Return the events in the span."""
         return _between(events, self.first, self.following)
 
 
@@ -45,7 +45,7 @@ def gaps(events: DataFrame, span: Span, limit: int) -> list[tuple[int, int]]:
     blocks = there.select("position", F.expr(f"position div {_BLOCK}").alias("block"))
     inside = Window.partitionBy("block").orderBy("position")
     within = blocks.select(F.lag("position").over(inside).alias("low"), F.col("position"))
-    # Between blocks there is one row a block, few enough to be put in order at one place.
+    # There is one row for each block, few enough to be sorted in one place.
     ends = blocks.groupBy("block").agg(F.min("position").alias("a"), F.max("position").alias("z"))
     order = Window.orderBy("block")
     low = F.coalesce(F.lag("z").over(order), F.lit(span.first - 1))

@@ -1,4 +1,4 @@
-"""What Spark is doing, on standard error, while a pipeline works."""
+"""The progress of Spark, on standard error, while a pipeline runs."""
 
 import contextlib
 import sys
@@ -13,7 +13,7 @@ _EVERY_S = 1.0
 
 @contextlib.contextmanager
 def shown(spark: SparkSession, name: str) -> Iterator[None]:
-    """Say once a second what Spark is doing, for as long as the block runs."""
+    """Show the progress of Spark once a second, while the block runs."""
     watcher = _Watcher(spark, name, sys.stderr)
     thread = threading.Thread(target=watcher.watch, name="progress", daemon=True)
     thread.start()
@@ -25,7 +25,7 @@ def shown(spark: SparkSession, name: str) -> Iterator[None]:
 
 
 class _Watcher:
-    """Asks Spark once a second, and prints what has changed."""
+    """Asks Spark once a second, and prints changes."""
 
     def __init__(self, spark: SparkSession, name: str, out: TextIO) -> None:
         self.done = threading.Event()
@@ -36,7 +36,7 @@ class _Watcher:
 
     def watch(self) -> None:
         """Print until it is done."""
-        # Spark may be on its way out, and a line of progress is never worth an error.
+        # Spark may be shutting down, and a line of progress is not worth an error.
         with contextlib.suppress(Exception):
             while not self.done.wait(_EVERY_S):
                 self._print(", ".join([*_streams(self._spark), *_stages(self._spark)]))
@@ -48,7 +48,7 @@ class _Watcher:
         if not text or text == self._last:
             return
         self._last = text
-        # On a terminal one line is written over and over; in a log each stays.
+        # On a terminal one line is overwritten again and again; in a log each stays.
         line = f"\r\x1b[K{self._name}: {text}"
         self._out.write(line if self._out.isatty() else f"{self._name}: {text}\n")
         self._out.flush()

@@ -1,7 +1,7 @@
 """Bring back messages that are dead or have piled up: paced, spread, or copied to other topics.
 
-Which ones is said in SQL over the columns of the view ``messages``. Over a limit, the unimportant
-can be dropped. What was done is kept in a table.
+The messages are selected in SQL over the columns of the view ``messages``. Over a limit,
+unimportant messages can be dropped. A table records what was done.
 """
 
 import sys
@@ -35,7 +35,7 @@ _RESULTS = {"kick": "kicked", "reschedule": "moved", "copy": "copied"}
 
 
 class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which messages, and what becomes of them."""
+    """The messages, and their treatment."""
 
     url: Annotated[str, Meta(description="The queue: the address of a server.")]
     topics: Annotated[list[str], Meta(description="Only the messages of this topic.")] = []
@@ -110,7 +110,7 @@ class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise InvalidSettings("--skip: got it without --limit, over which it would drop")
 
     def which(self) -> Selection:
-        """Return what was said of the messages, but for SQL; raises InvalidInput."""
+        """Return the selection of messages, without its SQL; raises InvalidInput."""
         return select(
             state=self.state,
             key=self.key,
@@ -124,12 +124,12 @@ class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def verb(self) -> str:
-        """What is done to the messages that are brought back."""
+        """The verb for the messages that are brought back."""
         return "copy" if self.copy_to else _VERBS[self.state]
 
 
 def run(spark: SparkSession, settings: RedriveSettings) -> str:
-    """Bring back what was chosen, and return how much that was."""
+    """Bring back the selected messages, and return how many."""
     with pace.letting_go():
         return _run(spark, settings)
 
@@ -141,8 +141,8 @@ def _run(spark: SparkSession, settings: RedriveSettings) -> str:
     with decision.folder(spark, settings.checkpoint) as place:
         start_ms = _decide(spark, settings, start_ms, place)
         plan = _decided(spark, place, start_ms)
-        # The table comes first: were the run killed after the verbs, nothing would know what they
-        # did. A run that is killed after the table is run again, and adds the same once more.
+        # The table comes first: if the run were killed after the verbs, there would be no record of
+        # them. A run killed after the table is started again, and adds the same rows once more.
         if settings.history is not None:
             _keep_history(plan, settings)
         done = _bring_back(plan, settings)
@@ -155,7 +155,7 @@ def _run(spark: SparkSession, settings: RedriveSettings) -> str:
 
 
 class _Plan(NamedTuple):
-    """What is to be done: ``back`` with its new dues, ``over`` to be dropped, and their counts."""
+    """The plan: messages ``back`` with new dues, messages ``over`` to be dropped, and counts."""
 
     back: DataFrame
     over: DataFrame
@@ -166,10 +166,10 @@ class _Plan(NamedTuple):
 
 
 def _decide(spark: SparkSession, settings: RedriveSettings, start_ms: int, place: str) -> int:
-    """Write down what is to be done, unless that was done; return when the first falls due.
+    """Write the plan to files, unless it is there; return when the first message falls due.
 
-    The view changes with the first verb, and Spark looks at it again where it has lost what it
-    knew: so nothing is done that is not written down, and from then on nobody looks at it again.
+    The view changes with the first verb, and Spark reads it again if it has lost data: so the verbs
+    use only the files, and the view is not read again.
     """
     found = decision.unfinished(spark, place, settings)
     if found is not None:
@@ -183,7 +183,7 @@ def _decide(spark: SparkSession, settings: RedriveSettings, start_ms: int, place
 
 
 def _decided(spark: SparkSession, place: str, start_ms: int) -> _Plan:
-    """Return what was decided, as it is written down."""
+    """Return the plan in the files."""
     rows = decision.found(spark, place, _DECIDED)
     about = decision.about(spark, place)
     assert about is not None
@@ -200,7 +200,7 @@ def _counted(back: DataFrame, over: DataFrame, chosen_count: int, start_ms: int)
 def _plan(
     spark: SparkSession, settings: RedriveSettings, start_ms: int, place: str | None = None
 ) -> _Plan:
-    """Return what is to be done; with a ``place``, made of what was chosen as it stands there."""
+    """Return the plan; with a ``place``, made from the selection stored there."""
     chosen = _chosen(spark, settings, place)
     back, over = chosen, chosen.limit(0)
     if settings.limit is not None:
@@ -211,7 +211,7 @@ def _plan(
 
 
 def _chosen(spark: SparkSession, settings: RedriveSettings, place: str | None) -> DataFrame:
-    """Return the chosen messages, numbered in their order where somebody asks for it."""
+    """Return the selected messages, numbered in their order if needed."""
     reader = spark.read.format("dwell").option("url", settings.url).option("view", "messages")
     view = reader.option("topics", ",".join(settings.topics)).load()
     fitting = selected.fitting(view, settings.which())
@@ -229,7 +229,7 @@ def _chosen(spark: SparkSession, settings: RedriveSettings, place: str | None) -
 
 
 def _order(found: DataFrame, settings: RedriveSettings) -> dict[str, tuple[Column, bool]]:
-    """Return the columns to sort by; topic and id end every tie, in every run the same way."""
+    """Return the columns to sort by; topic and id break every tie, the same in every run."""
     order = {}
     for number, text in enumerate([*(settings.order_by or ["priority", "due"]), "topic", "id"]):
         plain, _, word = text.strip().rpartition(" ")
@@ -243,16 +243,16 @@ def _order(found: DataFrame, settings: RedriveSettings) -> dict[str, tuple[Colum
 
 
 def _targeted(back: DataFrame, settings: RedriveSettings) -> DataFrame:
-    """Return the messages with the topic and the id under which each goes on."""
+    """Return the messages with their target topics and ids."""
     if not settings.copy_to:
         return back.withColumns({"to": F.col("topic"), "to_id": F.col("id")})
-    # Dropping doubles here keeps an id from being put twice in one run.
+    # Dropping duplicates here keeps an id from being put twice in one run.
     names = [F.lit(name) for name in dict.fromkeys(settings.copy_to)]
     return back.withColumns({"to": F.explode(F.array(*names)), "to_id": _copy_id()})
 
 
 def _copy_id() -> Column:
-    """Return an id that follows from topic and id, so that a second run finds it there."""
+    """Return an id derived from topic and id, so that a second run finds it there."""
     joined = F.concat(F.col("topic"), F.lit("/"), F.col("id"))
     return F.when(F.octet_length(joined) <= MAX_ID_BYTES, joined).otherwise(F.sha2(joined, 256))
 
@@ -277,7 +277,7 @@ def _bring_back(plan: _Plan, settings: RedriveSettings) -> Counter[str]:
 
 def _copy(plan: _Plan, settings: RedriveSettings, names: dict[str, Any]) -> Counter[str]:
     names |= {name: F.col(name) for name in _COPIED}
-    # 0 says that the topic's own setting counts, which is said to a put by saying nothing.
+    # 0 stands for the topic's own setting, which a put gets by omitting it.
     names["max_attempts"] = F.nullif(F.col("max_attempts"), F.lit(0))
     counts = sink.write(_renamed(plan.back, names), settings.url, "put", onConflict="keep")
     counts["copied"] = counts.pop("created", 0)
@@ -289,7 +289,7 @@ def _renamed(rows: DataFrame, names: dict[str, Column]) -> DataFrame:
 
 
 def _drop(plan: _Plan, settings: RedriveSettings) -> Counter[str]:
-    """Cancel what is over the limit; a dead message can be cancelled as it is."""
+    """Cancel messages over the limit; dead messages can be cancelled too."""
     if not plan.over_count:
         return Counter()
     return sink.write(plan.over.select("topic", "id", "version"), settings.url, "cancel")
@@ -349,7 +349,7 @@ def _would(plan: _Plan, settings: RedriveSettings, start_ms: int) -> str:
 
 
 def _over(span_ms: int) -> str:
-    """Return how long it takes, roughly; nothing where it is at once."""
+    """Return the approximate duration; empty if it is immediate."""
     for name, unit_ms in (("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if span_ms >= 2 * unit_ms:
             return f" over {round(span_ms / unit_ms)} {name}"

@@ -1,7 +1,7 @@
-"""Hold a stream's rows in the queue until they are due, and hand them on as a stream.
+"""Hold a stream's rows in the queue until they are due, and send them on as a stream.
 
 Two streaming queries run in one application. The first writes each row of the input as a message
-into a topic; the second takes the messages that fall due, and writes the same rows to targets.
+into a topic; the second takes due messages, and writes the same rows to targets.
 """
 
 import sys
@@ -28,18 +28,18 @@ from dwell.spark.pipelines.command import main
 
 _FILES = ("parquet", "json", "csv", "orc", "text")
 _KAFKA = "kafka"
-#: The columns that Spark's sink for Kafka knows, beside the topic.
+#: The columns that Spark's sink for Kafka knows, in addition to the topic.
 _OF_KAFKA = ("key", "value", "headers")
 _POLL_S = 0.2
 
 Text = str | None
 
-#: What takes the rows of a batch, with a column ``target``, and the number of the batch.
+#: Takes the rows of a batch, with a column ``target``, and the number of the batch.
 Outgoing = Callable[[DataFrame, int], None]
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What comes in, when it falls due, and where it goes."""
+    """The input, the rules for due and target, and the output."""
 
     url: Annotated[str, Meta(description="The queue: the address of a server.")]
     topic: Annotated[str, Meta(description="The topic that holds the rows.")] = "relay"
@@ -132,7 +132,7 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def run(spark: SparkSession, settings: RelaySettings) -> str:
-    """Relay the input to the output, and return how many rows came and went."""
+    """Relay the input to the output, and return how many rows were read and written."""
     reader = spark.readStream.format(settings.format).options(**settings.option)
     if settings.schema is not None:
         reader = reader.schema(settings.schema)
@@ -145,7 +145,7 @@ def relay(
     settings: RelaySettings,
     outgoing: Outgoing | None = None,
 ) -> str:
-    """Relay any stream; ``outgoing`` gets each batch of rows, in place of the output settings."""
+    """Relay any stream; ``outgoing`` gets each batch of rows, instead of the output settings."""
     rows = _messages(incoming, settings)
     _check_names(incoming.columns, settings)
     _remember(settings)
@@ -155,10 +155,10 @@ def relay(
     due = spark.readStream.format("dwell").option("url", settings.url).option("view", "due")
     due = due.option("topics", settings.topic).option("lease", settings.lease)
     due = due.option("owner", files.owner(spark, settings.checkpoint))
-    # Their ids are read only where they are kept beside what cannot be read.
+    # Their ids are read only if unreadable messages are kept.
     columns = "body BINARY" if settings.bad_rows is None else "id STRING, body BINARY"
     held = due.option("maxRowsPerBatch", str(settings.max_rows)).schema(columns).load()
-    # The targets' expression is refused now, and not when the first message falls due.
+    # An invalid expression for targets is refused now, and not when the first message falls due.
     out.restored(held)
     starts = [_starter(rows, into, "in", settings), _starter(held, out, "out", settings)]
     _Queries(starts, settings, tally).run()
@@ -183,7 +183,7 @@ def _messages(incoming: DataFrame, settings: RelaySettings) -> DataFrame:
 
 
 def _check_names(names: list[str], settings: RelaySettings) -> None:
-    """Refuse columns that the folders of the output would take the place of."""
+    """Refuse columns that the folders of the output would replace."""
     taken = {files.TARGET, files.BATCH}
     if settings.target == files.TARGET:
         taken.remove(files.TARGET)
@@ -196,7 +196,7 @@ def _check_names(names: list[str], settings: RelaySettings) -> None:
 
 
 def _remember(settings: RelaySettings) -> None:
-    """Let the topic know ids for long enough, if it does not yet."""
+    """Set the topic to remember ids for long enough, if it does not yet."""
     remember_ms = values.delay_ms(settings.remember, "--remember")
     with Place(url=settings.url).opened() as queue:
         if queue.settings(settings.topic).remember_ms < remember_ms:
@@ -204,7 +204,7 @@ def _remember(settings: RelaySettings) -> None:
 
 
 class _Tally:
-    """How many rows came and went, and when something last did."""
+    """How many rows were read and written, and the time of the last."""
 
     def __init__(self) -> None:
         self.rows = Counter[str]()
@@ -245,7 +245,7 @@ class _Into:
 
 
 class _Out:
-    """Makes rows of a batch of messages again, and hands them on."""
+    """Restores rows from a batch of messages, and sends them on."""
 
     def __init__(
         self, schema: StructType, settings: RelaySettings, outgoing: Outgoing, tally: _Tally
@@ -256,7 +256,7 @@ class _Out:
         self._tally = tally
 
     def restored(self, held: DataFrame) -> DataFrame:
-        """Return the rows as they came in, with their target."""
+        """Return the original rows, with their targets."""
         rows = packing.unpack(held, self._schema)
         if self._settings.target is None:
             return rows.withColumn(files.TARGET, F.lit("all"))
@@ -264,8 +264,8 @@ class _Out:
         return rows.withColumn(files.TARGET, target.cast("string"))
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        # What is done with the rows is somebody's own: it may look at some, at none or at all of
-        # them twice. What counts is what was taken, which is read once and kept for both.
+        # The callback may read some of the rows, none, or all of them twice. The count is of the
+        # messages taken, which are read once and cached for both.
         batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             good, bad = self._sorted(batch, number)
@@ -275,9 +275,9 @@ class _Out:
             batch.unpersist()
 
     def _sorted(self, batch: DataFrame, number: int) -> tuple[DataFrame, int]:
-        """Return the messages that are rows; set aside the others, and return how many they are.
+        """Return the messages that are rows; set aside the others, and return their number.
 
-        The topic is open to others, so a message of it may be somebody else's.
+        The topic is open to others, so a message of it may belong to them.
         """
         folder = self._settings.bad_rows
         if folder is None:
@@ -307,7 +307,7 @@ def _to_target(settings: RelaySettings) -> Outgoing:
 
 
 def _for_kafka(rows: DataFrame, settings: RelaySettings) -> DataFrame:
-    """Return the columns of records; the topic that they came from must not be where they go."""
+    """Return the columns of records; a record's old topic must not be its target."""
     found = [name for name in _OF_KAFKA if name in rows.columns]
     if settings.target is None:
         return rows.select(*found)
@@ -344,13 +344,13 @@ class _Queries:
         self._tally = tally
 
     def run(self) -> None:
-        """Run until there is no more to do, or until interrupted, which is no error."""
+        """Run until nothing is left to do, or until interrupted, which is not an error."""
         running: list[StreamingQuery] = []
         try:
             for start in self._starts:
                 running.append(start())
                 if self._settings.available_now:
-                    # What comes in may be due at once, and then goes out in the same run.
+                    # New rows may be due at once, and then leave in the same run.
                     running[-1].awaitTermination()
             while not self._is_over(running):
                 time.sleep(_POLL_S)
@@ -363,7 +363,7 @@ class _Queries:
     def _is_over(self, running: list[StreamingQuery]) -> bool:
         for query in running:
             if not query.isActive:
-                # Raises what the query failed with.
+                # Raises the error of the query.
                 query.awaitTermination()
         if not all(query.isActive for query in running):
             return True
@@ -374,7 +374,7 @@ class _Queries:
         idle_ms = (time.monotonic() - self._tally.last_s) * 1000
         if idle_ms < values.delay_ms(span, "--until-idle"):
             return False
-        # A query that starts, or works at a batch that takes longer than the span, is not idle.
+        # A query that is starting, or working on a batch for longer than the span, is not idle.
         if not all(query.status["message"].startswith("Waiting") for query in running):
             return False
         with Place(url=self._settings.url).opened() as queue:

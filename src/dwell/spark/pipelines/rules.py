@@ -1,19 +1,19 @@
-"""What the table of transitions says of two events of one message that follow each other."""
+"""The table of transitions, applied to two successive events of one message."""
 
 from dwell.message import TRANSITIONS, Kind, State
 
 #: The kind before the first event of a message.
 NONE = 0
 
-#: The base in which two codes of kinds are written as one number.
+#: The base for writing two codes of kinds as one number.
 BASE = 256
 
-# Arrows without an event: a due that comes makes a delayed message ready, and nobody notes it.
+# Arrows without an event: a delayed message whose due comes is ready without an event.
 _SILENT = {(t.before, t.after) for t in TRANSITIONS if t.event is None and t.before != t.after}
 
 
 def state_after(kind: int) -> State:
-    """Return the state in which an event leaves its message."""
+    """Return the state of a message after an event."""
     if kind == NONE:
         return State.GONE
     (state,) = {t.after for t in TRANSITIONS if t.event == kind}
@@ -21,7 +21,7 @@ def state_after(kind: int) -> State:
 
 
 def may_follow(kind: int, prior: int) -> bool:
-    """Tell whether a message can have this event after that one."""
+    """Tell whether a message can have an event after another."""
     state = state_after(prior)
     states = {state, *(after for before, after in _SILENT if before == state)}
     return any(t.event == kind and t.before in states for t in TRANSITIONS)
@@ -33,9 +33,9 @@ def pair(prior: int, kind: int) -> int:
 
 
 def lawful_pairs(*, from_start: bool) -> list[int]:
-    """Return the pairs of events that can follow each other.
+    """Return the valid pairs of successive events.
 
-    Without ``from_start``, the first event that is known of a message may be any.
+    Without ``from_start``, the first known event of a message may be any.
     """
     pairs = [pair(p, k) for p in (NONE, *Kind) for k in Kind if may_follow(k, p)]
     return pairs if from_start else [*pairs, *(pair(NONE, k) for k in Kind if k != Kind.PUT)]
@@ -47,7 +47,7 @@ def kinds_into(*states: State) -> list[int]:
 
 
 def why_again(prior: int) -> str:
-    """Say why a message is delivered again: what ended the delivery before."""
+    """Return why a message is delivered again: the end of the previous delivery."""
     return {
         Kind.RELEASE: "retry: its taker gave it back",
         Kind.LAPSE: "its lease ended",
@@ -56,7 +56,7 @@ def why_again(prior: int) -> str:
 
 
 def why_not(kind: int, prior: int) -> str:
-    """Say what is wrong with an event that cannot follow the one before it."""
+    """Return what is wrong with an event that cannot follow the previous event."""
     name = str(Kind(kind)) if kind else "unknown event"
     if prior == NONE:
         return f"{name} of a message that was never put"
@@ -64,7 +64,7 @@ def why_not(kind: int, prior: int) -> str:
 
 
 def why_miscounted(kind: int, attempt: int, prior: int, prior_attempt: int | None) -> str:
-    """Say what is wrong with the attempt of an event that can follow the one before it."""
+    """Return what is wrong with the attempt of an event in a valid pair."""
     if prior == NONE:
         return f"{Kind(kind)} with attempt {attempt}"
     return f"{Kind(kind)} with attempt {attempt} after {Kind(prior)} with attempt {prior_attempt}"

@@ -1,7 +1,7 @@
 """Put the rows of a file, a table or a database into a queue.
 
-What a message is made of is said in SQL over the columns of the source. Ids are the keys: a run
-that was killed is simply run again, and what is there already is kept.
+Messages are defined in SQL over the columns of the source. Ids are the keys: a killed run is simply
+started again, and existing messages are kept.
 """
 
 import sys
@@ -37,7 +37,7 @@ Text = str | None
 
 
 class ScheduleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is put, and when it falls due."""
+    """The rows to put, and when they fall due."""
 
     url: Annotated[str, Meta(description="The queue: the address of a server.")]
     source: Annotated[str, Meta(description="A path, an address, or the name of a table.")]
@@ -117,7 +117,7 @@ class ScheduleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 def run(spark: SparkSession, settings: ScheduleSettings) -> str:
-    """Put the rows, and return how many were put and how many were there."""
+    """Put the rows, and return how many were put and how many existed."""
     with pace.letting_go():
         counts = sink.write(
             _made(spark, settings),
@@ -134,10 +134,10 @@ def run(spark: SparkSession, settings: ScheduleSettings) -> str:
 
 
 def _made(spark: SparkSession, settings: ScheduleSettings) -> DataFrame:
-    """Return the messages; with a checkpoint, as they stand there.
+    """Return the messages; with a checkpoint, as stored there.
 
-    A pace gives each row a place among all of them. Were half of them put, and the others made
-    anew of another source, more would fall due at once than the pace allows.
+    A pace gives each row a place among all of them. If half of them were put, and the others made
+    from a changed source, more would fall due at once than the pace allows.
     """
     place = settings.checkpoint
     if place is None:
@@ -159,12 +159,12 @@ def _one_of(name: str, one: Text, other_name: str, other: Text) -> None:
 
 
 def source(spark: SparkSession, settings: ScheduleSettings) -> DataFrame:
-    """Return the rows that were chosen, with the columns of the source."""
+    """Return the selected rows, with the columns of the source."""
     name, format_ = settings.source, settings.format or _format(spark, settings.source)
     reader = spark.read.format(format_ if format_ != "table" else "parquet")
     if format_ == "csv":
-        # A table without names would have no columns to make messages of.
-        # And quotes are doubled inside quotes, as everybody but Spark writes them.
+        # A table without column names could not be made into messages. Quotes inside quotes are
+        # doubled, as in every program except Spark.
         reader = reader.option("header", "true").option("escape", '"')
     reader = reader.options(**settings.option)
     if format_ == "table":
@@ -192,7 +192,7 @@ def _format(spark: SparkSession, name: str) -> str:
 
 
 def messages(rows: DataFrame, settings: ScheduleSettings) -> DataFrame:
-    """Return the columns that a queue takes, with their dues spread and paced."""
+    """Return the columns for a put, with dues spread and paced."""
 
     def column(field: str, text: str) -> Column:
         return expressions.column(rows, field, text)
@@ -229,7 +229,7 @@ def _due_ms(rows: DataFrame, settings: ScheduleSettings) -> Column:
 
 
 def _refused(rows: DataFrame, settings: ScheduleSettings, due_ms: Column) -> Column:
-    """Return why a row has no due, where something came that is none; else null."""
+    """Return why a row has an invalid due; null if it is valid or absent."""
     name, text = ("delay", settings.delay) if settings.due is None else ("due", settings.due)
     given = expressions.column(rows, name, text or "").cast("string")
     forms = "a span" if name == "delay" else "a timestamp, or epoch milliseconds"
@@ -240,13 +240,13 @@ def _refused(rows: DataFrame, settings: ScheduleSettings, due_ms: Column) -> Col
 def _delay_ms(rows: DataFrame, delay: Column) -> Column:
     if isinstance(expressions.type_of(rows, delay), T.NumericType):
         return F.round(delay * 1000).cast("long")
-    # The function by itself would not do: Spark reads type hints, and does not know these.
+    # A plain function would not do: Spark reads type hints, and does not know these.
     spans_ms = F.udf(lambda text: _span_ms(text), T.LongType())
     return spans_ms(delay.cast("string"))
 
 
 def _span_ms(text: str | None) -> int | None:
-    """Return a span such as "30m"; null where it is none, so that only the row is bad."""
+    """Return a span such as "30m" in milliseconds; null for an invalid text (a bad row)."""
     try:
         return None if text is None else values.delay_ms(text)
     except InvalidInput:

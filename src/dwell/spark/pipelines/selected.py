@@ -1,4 +1,4 @@
-"""Messages of the view that fit a selection, as the other faces have it."""
+"""Messages of the view that match a selection, as elsewhere in Dwell."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
@@ -7,9 +7,9 @@ from dwell.batch.selection import ALL, Selection
 
 
 def fitting(view: DataFrame, which: Selection) -> DataFrame:
-    """Return the rows that fit, but for an expression over the body, which is said in SQL here.
+    """Return the rows that match; a predicate over the body is not covered, use SQL for it.
 
-    What is left out is not compared with: so Spark pushes down only what was said.
+    Conditions that are not set are not compared, so Spark pushes down only the others.
     """
     found = view
     if which.states is not None:

@@ -1,4 +1,4 @@
-"""Writing rows into a queue, and what became of them."""
+"""Writing rows into a queue, with the counts of results."""
 
 import tempfile
 from collections import Counter
@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 
 def write(rows: DataFrame, url: str, op: str, **options: str | None) -> Counter[str]:
-    """Do a verb to the messages that rows name; return how many had which result."""
+    """Run a verb on the messages of rows; return how many had which result."""
     given = {name: value for name, value in options.items() if value is not None}
     with tempfile.TemporaryDirectory(prefix="dwell-") as folder:
         counts = Path(folder) / "counts.json"
@@ -19,6 +19,6 @@ def write(rows: DataFrame, url: str, op: str, **options: str | None) -> Counter[
 
 
 def shown(counts: Counter[str], *always: str) -> str:
-    """Return counts as a person reads them: those that are always told, and the others above 0."""
+    """Return counts in a form for people: the fixed counts, and others above 0."""
     names = [*always, *(name for name in counts if name not in always and counts[name])]
     return ", ".join(f"{counts[name]:,} {name}" for name in names)

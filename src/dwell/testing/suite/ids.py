@@ -101,7 +101,7 @@ class ByIdVerbs(Suite):
 
     @scenario
     async def test_reschedule_later_and_sooner(self, rig: Rig) -> None:
-        """A ready message waits again; a waiting one is ready now, and comes in the new moment."""
+        """A ready message waits again; a waiting message becomes ready, and comes at its due."""
         await rig.put("ready")
         await rig.put("delayed", delay_ms=LATER_MS)
         await rig.reschedule("ready", delay_ms=300)
