@@ -14,7 +14,7 @@ from dwell.relay.rules import Cancelled, Held
 
 
 class BrokerUnreachable(DwellError):
-    """A broker did not answer, or cannot do now what was asked."""
+    """A broker did not answer, or cannot do the request now."""
 
 
 class LaneLost(DwellError):
@@ -87,7 +87,7 @@ class Sink(Protocol):
 
 
 class Reader(Protocol):
-    """Decides what becomes of records."""
+    """Decides on records: to hold them, or to cancel others."""
 
     def read(self, record: Record, now_ms: int) -> Held | Cancelled:
         """Return the decision for a record; raises InvalidInput for an unusable record."""

@@ -12,8 +12,8 @@ class Record(msgspec.Struct, gc=False):
     """A message outside of the queue.
 
     ``topic`` is its origin, or its target. ``id`` is the same for a repetition of it. ``body`` is
-    None for what Kafka calls a tombstone. ``at_ms`` is when it was sent, 0 if the broker does not
-    tell. ``lane`` is the part of the source whose order is kept, and ``place`` is the data that the
+    None for a tombstone of Kafka. ``at_ms`` is when it was sent, 0 if the broker does not tell.
+    ``lane`` is the part of the source whose order is kept, and ``place`` is the data that the
     source needs to commit it. ``origin`` describes the record's place in its source for people.
     ``properties`` are known only to brokers of its kind, in the form of their adapter. ``broken``
     is the reason why it can only become a dead letter, if there is one.

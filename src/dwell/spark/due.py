@@ -190,7 +190,7 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ack(end)
 
     def _ack(self, done: Offset) -> None:
-        """Ack the chunks before an offset; those of an earlier run of the driver are read first."""
+        """Ack the chunks before an offset; chunks of an earlier run of the driver are read now."""
         first = done["unacked"] if self._acked is None else self._acked
         for chunk in range(first, done["chunk"]):
             self._keeper.ack(owner_of(done["name"], chunk))

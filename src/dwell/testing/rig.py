@@ -59,7 +59,7 @@ def scenario(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
     signature = inspect.signature(test)
     seen = [value for name, value in signature.parameters.items() if name != "rig"]
-    # Pytest gives a test what its signature asks for, and must not look for a fixture "rig".
+    # Pytest passes the fixtures in a test's signature, and must not look for a fixture "rig".
     run.__signature__ = signature.replace(parameters=seen)  # type: ignore[attr-defined]
     return run
 

@@ -142,7 +142,7 @@ class Admission:
         self._kept.lane[rows] = np.fromiter(_lanes_of(extras), np.int64, len(rows))
 
     def put(self, topic: int, rows: Rows, record: Record) -> None:
-        """Note the keys of what was just put."""
+        """Note the keys of messages just put."""
         self.learn_none(rows)
         extra_bytes = record.columns["extra_bytes"]
         if self.has_keys(topic) and extra_bytes.any():
@@ -227,7 +227,7 @@ class Admission:
                     self._lanes[topic].unpark(some)
 
     def follow(self, kind: RecordKind, rows: Rows) -> Iterator[Opened]:
-        """Note what a record did to messages, which were unparked before; yield what it opened."""
+        """Update lanes after a record changed messages, unparked before; yield what it opened."""
         if kind in _STRANGE:
             return
         for topic, some in self._by_topic(rows):
@@ -287,7 +287,7 @@ class Admission:
                 self._kept.turn[some] = 0
 
     def _give_back(self, topic: int, rows: Rows) -> None:
-        """Note that messages can no longer be taken, and give back the turns they did not have."""
+        """Note that messages can no longer be taken, and give back their unused turns."""
         stood = rows[self._kept.turn[rows] > 0]
         if topic in self._turns and len(stood):
             self._turns[topic].give_back(self._kept.lane[stood], self._kept.turn[stood] - 1)
@@ -300,7 +300,7 @@ class Admission:
 
 
 def has_bounds(settings: TopicSettings) -> bool:
-    """Tell whether settings bound what is taken."""
+    """Tell whether settings limit the takes."""
     return bool(settings.rate or settings.most_leased or settings.ordered or settings.fair)
 
 

@@ -22,7 +22,7 @@ _BITS = np.uint64(18)
 #: How many arrivals a segment has.
 SEGMENT = 1 << 18
 _PLACE_MASK = np.uint64(SEGMENT - 1)
-#: How many rows are looked at in a part.
+#: How many rows are read in a part.
 _PART = 1 << 16
 #: A segment stays dense while at least one in this many of its messages is left.
 _SPARSE = 4

@@ -181,7 +181,7 @@ class BlobReader:
 
 
 class BlobIds(Sequence[bytes]):
-    """Ids that are read from the journal one by one, when they are looked at."""
+    """Ids that are read from the journal one by one, on access."""
 
     __slots__ = ("_places", "_reader")
 

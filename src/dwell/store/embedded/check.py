@@ -86,7 +86,7 @@ class ReadOnlyDisk(Disk):
 
 
 def check(path: str | Path, *, repair: bool = False, disk: Disk | None = None) -> Report:
-    """Read all of a store; with ``repair``, save what can be saved if anything is damaged.
+    """Read all of a store; with ``repair``, save the readable part if anything is damaged.
 
     Raises NotAStore, StoreLocked, StoreTooNew, and StoreDamaged when nothing can be saved because
     the store's label or every snapshot is gone. Other damage is reported, not raised.
@@ -140,7 +140,7 @@ async def _named(core: Core, rows: Rows) -> list[str]:
 
 
 def _snapshot_damage(disk: Disk, folder: Path) -> list[str]:
-    """Return what is wrong with the snapshots that the start did not read."""
+    """Return the faults of the snapshots that the start did not read."""
     damage = []
     for position in snapshot.snapshot_positions(disk, folder):
         try:

@@ -43,7 +43,7 @@ _KEPT_ID_BYTES = 16
 _KEPT_CALL_BYTES = 21
 #: Bytes that a snapshot may write for each record that a start then need not replay.
 _RECORD_BYTES = 8192
-#: About what a snapshot takes in addition to its rows.
+#: The approximate size of a snapshot without its rows.
 _HEAD_BYTES = 16 * 1024
 #: A segment with less than this part of live bytes is copied forward.
 _LIVING_PART = 0.25

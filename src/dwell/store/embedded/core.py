@@ -162,7 +162,7 @@ class Core:
             keys.read_keys(machine, self.journal, number, self.limits.keyed_rows)
 
     def finder(self) -> Finder:
-        """Return what finds messages by their ids, once the store is open."""
+        """Return the finder of messages by their ids, once the store is open."""
         return Finder(self.machine, HASHERS[self.label.ids](self.label.seed))
 
     def _note_opening(self) -> None:
@@ -259,7 +259,7 @@ class Core:
     async def close(self, now_ms: int, *, repaired: bool = False) -> None:
         """Finish the upkeep, write a snapshot if anything is new, and release the folder.
 
-        After a repair the snapshot is what was saved: it must succeed, and no other is kept.
+        After a repair the snapshot has the saved messages: it must succeed, and no other is kept.
         """
         self.is_open = False
         while self._upkeep is not None:
@@ -351,7 +351,7 @@ class Core:
             await self.journal.lengthened()
 
     async def flush_events(self, until: int | None = None) -> None:
-        """Write the events of everything so far, or up to a position; raises DiskFull."""
+        """Write the events of all records so far, or up to a position; raises DiskFull."""
         until = self.machine.events.next_position if until is None else until
         await self.committed()
         # A caller that is cancelled must not leave a block half noted.

@@ -35,7 +35,7 @@ class Disk:
         self.system = system or System()
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and its parents, for good, if it is missing."""
+        """Make a folder, and its parents, durably, if it is missing."""
         if not self.system.is_folder(folder):
             try:
                 self.make_new_folder(folder)
@@ -45,7 +45,7 @@ class Disk:
                     raise
 
     def make_new_folder(self, folder: Path) -> None:
-        """Make a folder, and its parents, for good; raises FileExistsError if it is there."""
+        """Make a folder, and its parents, durably; raises FileExistsError if it exists."""
         if not self.system.exists(folder.parent):
             self.make_folder(folder.parent)
         self.system.make_folder(folder)
@@ -56,7 +56,7 @@ class Disk:
             raise
 
     def remove_folder(self, folder: Path) -> None:
-        """Remove a folder and all that is in it."""
+        """Remove a folder and its content."""
         for name in self.system.names(folder):
             path = folder / name
             if self.system.is_folder(path):

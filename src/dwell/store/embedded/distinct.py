@@ -14,7 +14,7 @@ N = TypeVar("N", bound=np.integer)
 
 
 def are_distinct(numbers: NDArray[N]) -> bool:
-    """Tell whether no number stands twice."""
+    """Tell whether all numbers are different."""
     ordered = np.sort(numbers)
     return bool((ordered[1:] != ordered[:-1]).all())
 

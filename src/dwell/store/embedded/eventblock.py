@@ -91,7 +91,7 @@ def block_at(data: Buffer, at: int, check: bool) -> tuple[int, int, int] | None:
 
 
 def decoded(payload: bytes, first: int, count: int) -> Events:
-    """Return the events of a block from what follows its header."""
+    """Return the events of a block from the data after its header."""
     meta_bytes = int.from_bytes(payload[:4], "little")
     names = msgspec.msgpack.decode(payload[4 : 4 + meta_bytes], type=dict[int, str])
     at = 4 + meta_bytes

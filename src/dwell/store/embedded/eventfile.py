@@ -84,7 +84,7 @@ class EventFile:
         self.end = first + count
 
     def forget(self, before: int) -> None:
-        """Forget the blocks that begin before an event."""
+        """Drop the blocks that begin before an event."""
         count = bisect_right(self._firsts, before - 1)
         self._firsts, self._offsets = self._firsts[count:], self._offsets[count:]
 

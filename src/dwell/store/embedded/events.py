@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Events that are to be written together."""
+    """Events that are written together."""
 
     first: int
     count: int
@@ -46,7 +46,7 @@ class Block:
 class EventLog:
     """Gathers events in memory and writes them in blocks; the oldest files go first.
 
-    ``most_bytes`` is what it keeps on disk; a disk that is full makes it keep less.
+    ``most_bytes`` is its size limit on disk; a full disk makes it keep less.
     """
 
     def __init__(

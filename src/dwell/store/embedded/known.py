@@ -76,7 +76,7 @@ class KnownIds(Pool):
         return known
 
     def add(self, hashes: U64, checks: U32, rows: Rows, now_ms: int) -> Rows:
-        """Assign distinct ids to messages, whatever had them before; return their entries."""
+        """Assign distinct ids to messages, replacing earlier owners; return their entries."""
         entries = self._entries_of(hashes, checks & _CHECK_MASK, now_ms)
         self.row[entries] = rows + 1
         return entries

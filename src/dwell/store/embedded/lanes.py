@@ -42,7 +42,7 @@ class Kept(Columns):
 _Entry = tuple[int, int, int, int, int]
 _ROW, _NUMBER = 3, 4
 _ROW_OF, _NUMBER_OF = itemgetter(_ROW), itemgetter(_NUMBER)
-#: Stands for the heap of a lane without parked messages.
+#: The heap of a lane without parked messages.
 _EMPTY: list[_Entry] = []
 _NO_ENTRY: _Entry = (0, 0, 0, 0, -1)
 

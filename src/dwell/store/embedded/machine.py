@@ -1,4 +1,4 @@
-"""The state machine: what each record does to the state, live and in a replay alike.
+"""The state machine: the effect of each record on the state, live and in a replay alike.
 
 A record has every external input (times, rows, dues); the rest follows from the state before it.
 Whether a waiting message is DELAYED or READY is not recorded: it follows from the clock. So a
@@ -132,7 +132,7 @@ class Machine:
                 self.calls.note(record, self.table.state[record.rows] == State.DEAD)
 
     def _change(self, kind: RecordKind, rows: Rows, change: Callable[[], None]) -> None:
-        """Change messages; where takes are limited, update what may be taken."""
+        """Change messages; where takes are limited, update the messages that may be taken."""
         if not self.admission.is_used:
             change()
             return

@@ -134,7 +134,7 @@ class Later:
         return [number for number in numbers if number in self._places] if self._places else []
 
     def add(self, numbers: list[int], chunk: Chunk, starts: I64, ends: I64) -> None:
-        """Add a part of a chunk for each number; none of the numbers may have a part."""
+        """Add a part of a chunk for each number; no number may have a part already."""
         self._places.update(zip(numbers, range(self._next, self._next + len(numbers)), strict=True))
         self._firsts.append(self._next)
         self._batches.append((chunk, starts, ends))

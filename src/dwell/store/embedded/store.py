@@ -305,7 +305,7 @@ class EmbeddedStore(Counting):
         return np.full(len(rows), lease_ms) if lease_ms else self._machine.terms.lease_ms(rows)
 
     async def held(self, owner: str) -> Batch:
-        """Return again what an owner holds (see the contract)."""
+        """Return again the messages that an owner holds (see the contract)."""
         return (await read(self.core, self._held_rows(owner), receipts=True)).batch
 
     async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
@@ -329,7 +329,7 @@ class EmbeddedStore(Counting):
     # --- by receipt -----------------------------------------------------------------------------
 
     async def ack(self, receipts: U64, *, calls: U64 | None = None) -> U8:
-        """Forget messages that are done (see the contract)."""
+        """Delete messages that are done (see the contract)."""
         good = await self._in_room(lambda: self._ack(receipts, calls))
         return await self._answer(good, Result.ACKED, Result.STALE)
 
@@ -458,7 +458,7 @@ class EmbeddedStore(Counting):
         *,
         calls: U64 | None = None,
     ) -> U8:
-        """Forget messages that nobody has taken (see the contract)."""
+        """Delete messages that are not leased (see the contract)."""
         which = _Named(topic, ids, versions, calls)
         good, leased = await self._in_room(lambda: self._cancel(which))
         results = await self._answer(good, Result.CANCELLED, Result.UNKNOWN)

@@ -54,7 +54,7 @@ class Timekeeper:
         return self._clock.now_ms()
 
     def begin_held(self) -> int:
-        """Do the same before a verb by receipt, which does not depend on what became ready."""
+        """Do the same before a verb by receipt, which does not depend on newly ready messages."""
         now_ms = self.enter()
         if self._machine.ends_before(now_ms):
             # An end that could not be written has not happened, and blocks no ack.
@@ -131,8 +131,8 @@ class Timekeeper:
     def note_short(self, topics: Iterable[str], now_ms: int, *, wakes: bool = False) -> None:
         """Note which topics have more than their rates allow, and when takers come for it.
 
-        With ``wakes`` they come at once for what is allowed, as after a take: the allowance may
-        have grown since its taker was woken, and no taker was woken for the rest.
+        With ``wakes`` they come at once for the present allowance, as after a take: it may have
+        grown since its taker was woken, and no taker was woken for the rest.
         """
         machine = self._machine
         if machine.admission.is_used:

@@ -126,7 +126,7 @@ class Topic:
         return self.counts[State.DELAYED] + self.counts[State.READY]
 
     def room(self, ids: Sequence[str], on_conflict: str) -> int:
-        """Return how many messages may be created; raises when the batch is to be refused."""
+        """Return how many messages may be created; raises if the batch must be refused."""
         if on_conflict == "error":
             self._check_new(ids)
         limit = self.settings.max_pending

@@ -13,7 +13,7 @@ from dwell.store.redis.shards import Shards
 async def counts_of(
     shards: Shards, shard: int, topic: str = ""
 ) -> tuple[dict[str, list[int]], Sequence[Any], int]:
-    """Return the counts by topic, the totals by kind in turn, and the position of the next event.
+    """Return the counts by topic, kinds and totals alternating, and the next event's position.
 
     The position was read before the first topic was counted. ``topic`` limits the counts to one
     topic.

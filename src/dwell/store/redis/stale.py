@@ -28,7 +28,7 @@ class StaleFinder:
         self._seen: Counter[tuple[str, str]] = Counter()
 
     async def find(self) -> list[Stale]:
-        """Return what was found."""
+        """Return the stale entries."""
         while await self._walk() and self._repair and self._left:
             # Only a consistent shard can be counted.
             pass

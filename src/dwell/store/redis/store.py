@@ -210,7 +210,7 @@ class RedisStore(Store):
     # --- by receipt ---------------------------------------------------------------------------
 
     async def ack(self, receipts: U64) -> U8:
-        """Forget messages that are done."""
+        """Delete messages that are done."""
         return await self._by_receipt("ack", receipts, self._limits.acks)
 
     async def release(
@@ -267,7 +267,7 @@ class RedisStore(Store):
         return await self._by_due("kick", topic, ids, due_ms, versions)
 
     async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
-        """Forget messages that nobody has taken."""
+        """Delete messages that are not leased."""
         self.check()
         return await self.shards.by_id("cancel", topic, ids, versions, lambda _: ())
 

@@ -1,4 +1,4 @@
-"""Picking: what comes next, messages by id and by number, and a new priority."""
+"""Picking: the next messages, messages by id and by number, and a new priority."""
 
 import numpy as np
 import pytest

@@ -56,7 +56,7 @@ class Queries(Suite):
 
     @scenario
     async def test_count_what_comes_before_a_priority(self, rig: Rig) -> None:
-        """Counts ready messages of one topic, whatever state they were in before."""
+        """Counts ready messages of one topic, from any earlier state."""
         await rig.put("a", "b", priority=1023)
         await rig.put("usual")
         await rig.put("later", delay_ms=LATER_MS, priority=1)

@@ -164,7 +164,7 @@ class Reading(Suite):
     @within_a_shard
     @scenario
     async def test_events_of_batches_stand_in_order(self, rig: Rig) -> None:
-        """The events of one verb stand in the order of its batch."""
+        """The events of one verb are in the order of its batch."""
         await rig.put("b", "a")
         await rig.put("c", topic="u")
         await rig.cancel("none", "a", "b")

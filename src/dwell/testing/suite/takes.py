@@ -1,4 +1,4 @@
-"""Taking: order, limits, leases, attempts, and what an owner holds."""
+"""Taking: order, limits, leases, attempts, and the messages of an owner."""
 
 import pytest
 

@@ -103,7 +103,7 @@ class Times(Suite):
     async def test_each_verb_sees_that_a_message_expired(
         self, rig: Rig, verb: str, answer: list[str]
     ) -> None:
-        """The message is dead before the verb looks at it."""
+        """The message is dead before the verb reads it."""
         await rig.put("x", expires_in_ms=1_000)
         rig.advance(1_000)
         assert await ACTS[verb](rig, np.zeros((0, 2), np.uint64)) == answer

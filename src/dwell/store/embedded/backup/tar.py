@@ -91,7 +91,7 @@ class Unpacker:
         self._is_complete = False
 
     def feed(self, chunk: bytes) -> None:
-        """Write what a chunk holds; raises StoreDamaged or DiskFull."""
+        """Write the content of a chunk; raises StoreDamaged or DiskFull."""
         self._buffer += chunk
         while not self._is_complete and (self._feed_body() if self._is_inside else self._begin()):
             pass
