@@ -71,7 +71,8 @@ from dwell.message import (
     TopicSettings,
 )
 
-#: Delays of a release: one delay in milliseconds for all or one for each, None for the topic's own.
+#: The arguments of a release for its messages: one delay in milliseconds for all or one for each,
+#: None for the topic's own; and one error for all or one for each, None to keep the present error.
 Delays: TypeAlias = int | I64 | None
 Errors: TypeAlias = str | Sequence[str | None] | None
 

@@ -284,7 +284,7 @@ class Compactor:
         self._sizes[snapshot.position] = snapshot.size_bytes
 
     def _remove_old_snapshots(self, keep: int = 2) -> None:
-        """Remove all but the newest durable snapshots."""
+        """Remove all but the newest snapshots that are whole and durably named."""
         there = snapshot_positions(self._disk, self._folder)
         whole = [p for p in there if p <= self.covered and p not in self._damaged]
         for old in [p for p in there if p not in whole[-keep:]]:
