@@ -161,7 +161,7 @@ class Lanes(Generic[R]):
         return turn
 
     def _settle(self, lane: Lane[R], turn: int) -> R | None:
-        """Make the first of a lane its front, in a turn if one is free; return it if it was not."""
+        """Make the first of a lane its front, in a turn if one is free; return it if it is new."""
         best = self._first(lane)
         if best is not lane.standing:
             if lane.standing is not None:
