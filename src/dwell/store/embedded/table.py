@@ -117,7 +117,7 @@ class Table(Pool):
         return counts
 
     def sizes_by_topic(self) -> Iterator[I64]:
-        """Yield how many bytes the messages of each topic have, part of the rows by part."""
+        """Yield how many bytes the messages of each topic have, a part of the rows at a time."""
         for start in range(0, self.top, _AT_ONCE):
             rows = slice(start, min(start + _AT_ONCE, self.top))
             live = self.state[rows] != State.GONE
