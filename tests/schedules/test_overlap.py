@@ -10,7 +10,15 @@ import dwell
 from dwell.errors import InvalidSchedule
 from dwell.queue.schedules import TOPIC, Firer
 from dwell.store.memory import MemoryStore
-from tests.schedules.test_schedules import MINUTE_MS, NINE_MS, fired, ids, names, opened
+from tests.schedules.test_schedules import (
+    MINUTE_MS,
+    NINE_MS,
+    fired,
+    ids,
+    names,
+    opened,
+    refused,
+)
 
 
 async def minutes(queue, clock, count, schedules="s"):
@@ -71,17 +79,74 @@ async def test_after_a_time_in_which_nobody_fired_one_is_put():
         assert await ids(queue, "r") == names(6, name="r")
 
 
-async def test_a_change_keeps_what_is_not_done():
+async def _patched(queue):
+    await queue.schedules.change("s", body=b"new")
+
+
+async def _put_again(queue):
+    await queue.schedules.put("s", "t", b"new", every="1m", overlap="skip")
+
+
+async def _paused(queue):
+    await queue.schedules.pause("s")
+    await queue.schedules.resume("s")
+
+
+@pytest.mark.parametrize("change", [_patched, _put_again, _paused])
+async def test_a_change_keeps_what_is_not_done(change):
     async with opened() as (queue, clock):
         await queue.schedules.put("s", "t", b"", every="1m", overlap="skip")
         await minutes(queue, clock, 1)
-        await queue.schedules.change("s", body=b"new")
+        (taken,) = await queue.take("t", lease="1h")
+        for _ in range(2):
+            await minutes(queue, clock, 2)
+            await change(queue)
         await minutes(queue, clock, 2)
-        assert await ids(queue) == names(1)
-        with pytest.raises(
-            InvalidSchedule, match="overlap: got str 'never', expected one of queue"
-        ):
+        assert await ids(queue) == []
+        await queue.ack(taken)
+        await minutes(queue, clock, 1)
+        assert len(await ids(queue)) == 1
+        with pytest.raises(InvalidSchedule, match="overlap: got str 'never', expected one of"):
             await queue.schedules.change("s", overlap="never")
+
+
+async def test_a_message_stays_where_nothing_takes_its_place():
+    async with opened() as (queue, clock):
+        for name in "sr":
+            await queue.schedules.put(name, name, b"", every="1m", overlap="replace")
+        await minutes(queue, clock, 1, "sr")
+        for name, on_full in (("s", "drop"), ("r", "refuse")):
+            await queue.configure(name, max_pending=1, on_full=on_full)
+        await minutes(queue, clock, 2)
+        await refused(queue, clock, "r")
+        for name in "sr":
+            assert [m.id for m in (await queue.scan(name, "ready")).messages] == names(1, name=name)
+            await queue.configure(name, max_pending=0)
+        await minutes(queue, clock, 1, "sr")
+        assert await ids(queue, "s") == names(4)
+        assert len(await ids(queue, "r")) == 1
+
+
+async def test_moments_that_were_too_late_leave_the_message_to_be_replaced():
+    async with opened() as (queue, clock):
+        words = {"every": "1m", "overlap": "replace", "misfire": "skip", "grace": "0s"}
+        await queue.schedules.put("s", "t", b"", **words)
+        await minutes(queue, clock, 1)
+        clock.advance(5 * MINUTE_MS + 30_000)
+        await fired(queue, clock)
+        clock.advance(MINUTE_MS // 2)
+        await fired(queue, clock)
+        assert await ids(queue) == names(7)
+
+
+async def test_what_is_not_due_yet_is_not_replaced():
+    async with opened() as (queue, clock):
+        words = {"every": "1m", "overlap": "replace", "jitter": "2h"}
+        await queue.schedules.put("s", "t", b"", **words)
+        await minutes(queue, clock, 4)
+        (waiting,) = (await queue.scan("t", "delayed")).messages
+        assert waiting.id == names(1)[0]
+        assert waiting.due_ms > clock.now_ms()
 
 
 @given(st.lists(st.sampled_from(("minute", "take", "done", "again")), max_size=25))

@@ -49,11 +49,11 @@ async def fired(queue, clock, name="s"):
     await until_async(has)
 
 
-async def refused(queue, clock):
+async def refused(queue, clock, name="s"):
     """Wait until the schedule is given back, to be tried again later."""
 
     async def is_given_back():
-        found = await queue.get(TOPIC, "s")
+        found = await queue.get(TOPIC, name)
         return found.state is State.DELAYED and found.due_ms > clock.now_ms()
 
     await until_async(is_given_back)

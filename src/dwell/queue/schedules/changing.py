@@ -24,7 +24,7 @@ from dwell.queue.schedules.schedule import (
     AHEAD_MS,
     TOPIC,
     Schedule,
-    fired_ms,
+    carried,
     next_ms,
     schedule_of,
     since_ms,
@@ -150,8 +150,8 @@ class Changing:
         self._check(old, new)
         if old is not None:
             # The new message does not tell by itself what the old one had fired.
-            last_ms = fired_ms(message) or old.last_ms
-            old, new = replace(old, last_ms=last_ms), replace(new, last_ms=last_ms)
+            old = carried(message, old)
+            new = replace(new, last_ms=old.last_ms, waits_ms=old.waits_ms)
         if old == new and message.state is not State.DEAD and not anew:
             return Result.KEPT
         puts = await self._puts(new, await self._since_ms(message, old))

@@ -8,7 +8,7 @@ it after a crash puts the same ids once more, which changes nothing.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from weakref import WeakValueDictionary
 
@@ -29,6 +29,7 @@ from dwell.queue.schedules.schedule import (
     put_ms,
     since_text,
     told_ms,
+    waits_ms,
 )
 from dwell.queue.schedules.setback import Setback
 from dwell.queue.schedules.times import Plan
@@ -153,7 +154,7 @@ class Firer:
     async def _leave(self, message: Message, delay: Millis) -> None:
         """Give back a schedule that is not fired now."""
         # Its due says no more when it is to fire.
-        told = since_text(after_ms(message, self._queue.clock.now_ms()))
+        told = since_text(after_ms(message, self._queue.clock.now_ms()), waits_ms(message))
         await self._queue.release(message, delay, error=told, counted=False)
 
     async def _fire_own(self, messages: Sequence[Message], now_ms: int) -> None:
@@ -175,43 +176,29 @@ class Firer:
                 work.append(one)
             else:
                 await self._bury(*one)
-        work = await self._without_overlaps(work)
+        work = await self._without_overlaps(work, now_ms)
         by_topic = groupby(sorted(work, key=_topic_of), key=_topic_of)
         groups = [(topic, list(some)) for topic, some in by_topic]
         await asyncio.gather(*(self._fire_into(topic, some, now_ms) for topic, some in groups))
 
-    async def _without_overlaps(self, work: Sequence[Work]) -> list[Work]:
+    async def _without_overlaps(self, work: Sequence[Work], now_ms: int) -> list[Work]:
         """Leave out or replace what is put while the message before is not done."""
         looked = [one for one in work if one.schedule.overlap != "queue" and one.to_do.fired_ms]
         found = await asyncio.gather(*(self._before(one) for one in looked))
         before = {one.message.id: message for one, message in zip(looked, found, strict=True)}
         return [
-            one if one.message.id not in before else await self._apart(one, before[one.message.id])
+            _apart(one, before[one.message.id], now_ms) if one.message.id in before else one
             for one in work
         ]
 
     async def _before(self, work: Work) -> tuple[int, Message] | None:
         """Return the last message of a schedule and its moment, if it may still be handled."""
-        last_ms = put_ms(work.message, work.schedule)
-        if last_ms is None:
-            return None
         schedule = work.schedule
-        message = await self._queue.get(schedule.topic, schedule.id_of(last_ms))
-        is_there = message is not None and message.state is not State.DEAD
-        return (last_ms, message) if message is not None and is_there else None
-
-    async def _apart(self, work: Work, before: tuple[int, Message] | None) -> Work:
-        """Return what a schedule does whose messages must not overlap."""
-        to_do = work.to_do
-        if work.schedule.overlap == "replace":
-            if before is not None and to_do.moments:
-                await self._queue.cancel(work.schedule.topic, before[1].id)
-            return work._replace(to_do=to_do._replace(moments=to_do.moments[-1:]))
-        if before is not None:
-            to_do = to_do._replace(moments=[], waits_ms=before[0])
-        elif len(to_do.moments) > 1:
-            to_do = to_do._replace(moments=to_do.moments[:1], waits_ms=to_do.moments[0])
-        return work._replace(to_do=to_do)
+        for ms in put_ms(work.message, schedule):
+            message = await self._queue.get(schedule.topic, schedule.id_of(ms))
+            if message is not None and message.state is not State.DEAD:
+                return ms, message
+        return None
 
     async def _bury(self, message: Message, reason: str) -> None:
         _log.warning("%s", reason)
@@ -250,14 +237,28 @@ class Firer:
         """Put what is due into one topic, then give the schedules back."""
         try:
             rows = [schedule.row(ms, now_ms) for _, schedule, to_do in work for ms in to_do.moments]
+            puts = list[Put]()
             for part in _parts(rows):
-                self._note_dropped(topic, await self._queue.put_rows(topic, part))
+                puts += await self._queue.put_rows(topic, part)
+            self._note_dropped(topic, puts)
         except DwellError as error:
             self._say(f"schedules into {topic} are tried again: {error}")
             for one in work:
                 await self._fire_as_far_as_it_goes(*one, now_ms)
             return
-        await asyncio.gather(*(self._give_back(message, to_do) for message, _, to_do in work))
+        results = {put.id: put.result for put in puts}
+        done = [await self._replaced(one, results) for one in work]
+        await asyncio.gather(*(self._give_back(message, to_do) for message, _, to_do in done))
+
+    async def _replaced(self, work: Work, results: Mapping[str, Result]) -> Work:
+        """Cancel the message that another one was put for; it stays if that one was dropped."""
+        schedule, to_do = work.schedule, work.to_do
+        if to_do.replaces_ms is None:
+            return work
+        if results.get(schedule.id_of(to_do.moments[-1])) is Result.DROPPED:
+            return work._replace(to_do=to_do._replace(waits_ms=to_do.replaces_ms))
+        await self._queue.cancel(schedule.topic, schedule.id_of(to_do.replaces_ms))
+        return work
 
     def _note_dropped(self, topic: str, puts: Sequence[Put]) -> None:
         if any(put.result is Result.DROPPED for put in puts):
@@ -268,16 +269,18 @@ class Firer:
     ) -> None:
         """Put one message after the other, and try those that are refused again a little later."""
         # What was due stays due, although the message is due later now.
-        told = _told(message, to_do)
+        told, results = _told(message, to_do), dict[str, Result]()
         for ms in to_do.moments:
             try:
-                put = await self._queue.put_rows(schedule.topic, [schedule.row(ms, now_ms)])
-                self._note_dropped(schedule.topic, put)
+                puts = await self._queue.put_rows(schedule.topic, [schedule.row(ms, now_ms)])
+                self._note_dropped(schedule.topic, puts)
+                results |= {put.id: put.result for put in puts}
             except DwellError:
                 await self._queue.release(message, _AGAIN, error=told, counted=False)
                 return
             told = fired_text(ms)
-        await self._give_back(message, to_do)
+        done = await self._replaced(Work(message, schedule, to_do), results)
+        await self._give_back(message, done.to_do)
 
     async def _give_back(self, message: Message, to_do: Plan) -> None:
         if to_do.next_ms is None:
@@ -311,10 +314,28 @@ def _is_held(one: Work | Bad, until_ms: float) -> bool:
     return isinstance(one, Bad) or one.message.lease_until_ms >= until_ms
 
 
+def _apart(work: Work, before: tuple[int, Message] | None, now_ms: int) -> Work:
+    """Return what a schedule does whose messages must not overlap, from the message before."""
+    to_do, is_replacing = work.to_do, work.schedule.overlap == "replace"
+    if before is None:
+        moments = to_do.moments[-1:] if is_replacing else to_do.moments[:1]
+        # The first of several is put, and the others would overlap it.
+        is_waiting = not is_replacing and len(to_do.moments) > 1
+        waits_ms = moments[0] if is_waiting else None
+        return work._replace(to_do=to_do._replace(moments=moments, waits_ms=waits_ms))
+    before_ms, message = before
+    # A message that is not due yet was not late, also if spans are short or jitter is long.
+    if is_replacing and to_do.moments and message.due_ms <= now_ms:
+        moments = to_do.moments[-1:]
+        return work._replace(to_do=to_do._replace(moments=moments, replaces_ms=before_ms))
+    return work._replace(to_do=to_do._replace(moments=[], waits_ms=before_ms))
+
+
 def _told(message: Message, to_do: Plan) -> str:
     """Return what a schedule says that has not fired now: its due may be later than its moment."""
     is_told = told_ms(message) == to_do.since_ms
-    return (message.last_error if is_told else None) or since_text(to_do.since_ms)
+    told = message.last_error if is_told else None
+    return told or since_text(to_do.since_ms, waits_ms(message))
 
 
 def _topic_of(work: Work) -> str:

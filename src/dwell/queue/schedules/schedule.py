@@ -51,7 +51,8 @@ class Schedule(
     """The arguments of :meth:`dwell.queue.schedules.Schedules.put`, in milliseconds.
 
     Either ``cron``, ``rrule`` or ``every_ms`` is the rule. ``app`` names the program whose code
-    declares the schedule, if any. ``last_ms`` is the last moment fired before the put.
+    declares the schedule, if any. ``last_ms`` is the last moment fired before the put, and
+    ``waits_ms`` the moment of the message that it waited for then.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Schedule(
     max_attempts: int = 0
     ttl_ms: _Span = 0
     last_ms: _Moment | None = None
+    waits_ms: _Moment | None = None
 
     @property
     def times(self) -> Times:
@@ -141,7 +143,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     def as_dict(self) -> dict[str, Any]:
         """Return all that is known of it, as programs read it; the body is text if it can be."""
         schedule = self.schedule
-        told = {name: getattr(schedule, name) for name in Schedule.__struct_fields__}
+        fields = (name for name in Schedule.__struct_fields__ if name != "waits_ms")
+        told = {name: getattr(schedule, name) for name in fields}
         try:
             told["body"] = schedule.body.decode()
         except UnicodeDecodeError:
@@ -163,12 +166,16 @@ def fired_text(ms: int, waits_ms: int | None = None) -> str:
 
     ``waits_ms`` is the moment of its last message, if moments after that were left out.
     """
-    return _FIRED + moment_text(ms) + ("" if waits_ms is None else _WAITS + moment_text(waits_ms))
+    return _FIRED + moment_text(ms) + _waits_text(waits_ms)
 
 
-def since_text(ms: int) -> str:
+def _waits_text(ms: int | None) -> str:
+    return "" if ms is None else _WAITS + moment_text(ms)
+
+
+def since_text(ms: int, waits_ms: int | None = None) -> str:
     """Return what one says that has not fired: all that comes after a moment is still to be put."""
-    return _SINCE + moment_text(ms)
+    return _SINCE + moment_text(ms) + _waits_text(waits_ms)
 
 
 def fired_ms(message: Message) -> int | None:
@@ -176,10 +183,24 @@ def fired_ms(message: Message) -> int | None:
     return _told_ms(message, _FIRED)
 
 
-def put_ms(message: Message, schedule: Schedule) -> int | None:
-    """Return the moment of the last message that a schedule has put, as far as it says."""
+def waits_ms(message: Message) -> int | None:
+    """Return the moment of the message that a schedule says it waits for, or None."""
     told = (message.last_error or "").partition(_WAITS)[2]
-    return _moment_of(told) if told else fired_ms(message) or schedule.last_ms
+    return _moment_of(told) if told else None
+
+
+def carried(message: Message, schedule: Schedule) -> Schedule:
+    """Return a schedule with what its message says, for a new message that says nothing."""
+    if told_ms(message) is None:
+        return schedule
+    last_ms = fired_ms(message) or schedule.last_ms
+    return msgspec.structs.replace(schedule, last_ms=last_ms, waits_ms=waits_ms(message))
+
+
+def put_ms(message: Message, schedule: Schedule) -> list[int]:
+    """Return the moments at which a schedule may have put its last message, the likeliest first."""
+    found = (waits_ms(message), told_ms(message), schedule.waits_ms, schedule.last_ms)
+    return [ms for ms in found if ms is not None]
 
 
 def told_ms(message: Message) -> int | None:
@@ -240,11 +261,10 @@ def put_again(message: Message) -> tuple[bytes, int]:
         schedule = schedule_of(message)
     except InvalidSchedule:
         return message.body, message.due_ms
-    fired, since = fired_ms(message), _told_ms(message, _SINCE)
-    if fired is not None:
-        schedule = msgspec.structs.replace(schedule, last_ms=fired)
+    since = _told_ms(message, _SINCE)
     # The first moment that is to be put comes after the one that it says.
-    return schedule.data, message.due_ms if since is None else since + 1 - AHEAD_MS
+    due_ms = message.due_ms if since is None else since + 1 - AHEAD_MS
+    return carried(message, schedule).data, due_ms
 
 
 def planned(message: Message) -> Planned:

@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 
     ``since_ms`` is up to where it had fired. ``fired_ms`` is None when nothing was due; ``next_ms``
     is None at the end of the schedule. ``waits_ms`` is the moment of the message for which moments
-    were left out.
+    were left out, ``replaces_ms`` of the message that the put one replaces.
     """
 
     since_ms: int
@@ -49,6 +49,7 @@ class Plan(NamedTuple):
     fired_ms: int | None
     next_ms: int | None
     waits_ms: int | None = None
+    replaces_ms: int | None = None
 
 
 def plan(
