@@ -66,6 +66,23 @@ async def test_runs_of_one_value_are_counted_before_they_are_unpacked():
             await puts_of_table(bomb, "t", 0)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.uuid(),
+        pa.map_(*[pa.string()] * 2),
+    ],
+    ids=str,
+)
+async def test_runs_that_cannot_be_unpacked_are_refused(kind):
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([3], pa.int32()), pa.nulls(1, kind))
+    async with opened() as queue:
+        with pytest.raises(InvalidInput, match="arrow: column 'body' is run_end_encoded"):
+            await queue.put_table("t", pa.table({"body": runs}))
+
+
 async def test_a_table_may_be_larger_than_a_put():
     count = 2 * MAX_BATCH_MESSAGES + 7
     frame = pl.DataFrame({"body": ["x"] * count, "delay_ms": range(1, count + 1)})

@@ -240,7 +240,10 @@ def _is_plain(pa: Any, kind: Any) -> bool:
     """Tell whether values of a type are single ones, or headers."""
     types = pa.types
     if types.is_run_end_encoded(kind):
-        return not types.is_map(kind.value_type) and _is_plain(pa, kind.value_type)
+        inner = kind.value_type
+        # PyArrow cannot unpack runs of these.
+        is_packed = types.is_map(inner) or types.is_dictionary(inner) or _is_view(pa, inner)
+        return not (is_packed or isinstance(inner, pa.BaseExtensionType)) and _is_plain(pa, inner)
     if types.is_dictionary(kind):
         return _is_text(pa, kind.value_type)
     if types.is_map(kind):

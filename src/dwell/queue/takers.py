@@ -261,12 +261,17 @@ class Takers:
             self._wake_all(take)
 
     def _is_cut(self, take: Take, batch: Batch, matters: bool) -> bool:
-        """Tell whether an answer may be short for its size alone, and somebody waits for more."""
+        """Tell whether an answer may be short only for its size or its topics, and is not enough.
+
+        That matters to takers who got nothing, and to those who wait.
+        """
         topics = take.wish.topics
         if not matters and self._parked.keys().isdisjoint(topics):
             return False
         if not any(map(self._store.ready, topics)):
             return False
+        if len(batch) and len(topics) > self._store.most_topics:
+            return True
         size_bytes = total_bytes(batch.bodies) + total_bytes(batch.extras)
         return size_bytes > MAX_BATCH_BYTES - 2 * MAX_BODY_BYTES
 

@@ -104,6 +104,8 @@ class Store(ABC):
     counts_bytes: bool = False
     #: How many messages of several callers are joined into one call at most.
     most_joined: int = MAX_BATCH_MESSAGES
+    #: The topics that one take returns messages of, at most.
+    most_topics: int = 1 << 31
     #: How many small calls may be in progress at a time.
     most_small: int = 10_000
     #: Durations in seconds, by their names in the metrics.

@@ -110,6 +110,7 @@ class EmbeddedStore(Counting):
             events_bytes,
             limits,
         )
+        self.most_topics = limits.taken_topics
         self._time = Timekeeper(self.core, self.clock, lambda: self.plan())
 
     async def is_made(self) -> bool:
