@@ -72,6 +72,14 @@ def names(*minutes, name="s"):
     return [f"{name}@2026-11-24T09:{minute:02}:00Z" for minute in minutes]
 
 
+async def test_runs_at_one_moment_put_a_message_each():
+    async with opened() as (queue, _):
+        await queue.schedules.put("s", "t", b"", every="1h")
+        puts = await asyncio.gather(*(queue.schedules.run("s") for _ in range(20)))
+        assert {put.result for put in puts} == {Result.CREATED}
+        assert len({put.id for put in puts}) == 20
+
+
 @pytest.mark.parametrize("paused", [False, True])
 async def test_run_puts_the_message_now_and_leaves_the_schedule_as_it_is(paused):
     async with opened() as (queue, clock):
@@ -89,7 +97,7 @@ async def test_run_puts_the_message_now_and_leaves_the_schedule_as_it_is(paused)
         assert message.headers["a"] == "b"
         assert message.headers["dwell-schedule"] == "s"
         assert await queue.schedules.get("s") == before
-        assert (await queue.schedules.run("s")).result is Result.KEPT
+        assert (await queue.schedules.run("s")).id == "s@2026-11-24T09:00:01.501Z"
         with pytest.raises(InvalidSchedule, match="other"):
             await queue.schedules.run("other")
 

@@ -158,13 +158,17 @@ class Schedules:
     async def run(self, name: str | Planned) -> Put:
         """Put the message of a schedule at once, also of one that is paused.
 
-        Its id has the moment of now; when the schedule fires next does not change. Raises
-        InvalidSchedule when there is none of that name.
+        Its id has the moment of now, or the next millisecond without a run; when the schedule fires
+        next does not change. Raises InvalidSchedule if no schedule has that name.
         """
         found = name if isinstance(name, Planned) else await self._existing(name)
-        row = found.schedule.row_now(self._queue.clock.now_ms())
-        (put,) = await self._queue.put_rows(found.schedule.topic, [row])
-        return put
+        ms = self._queue.clock.now_ms()
+        while True:
+            row = found.schedule.row_now(ms)
+            (put,) = await self._queue.put_rows(found.schedule.topic, [row])
+            if put.result is not Result.KEPT:
+                return put
+            ms += 1
 
     async def remove(self, name: str) -> Result:
         """Remove a schedule: ``cancelled`` or ``unknown``. Its messages stay."""
