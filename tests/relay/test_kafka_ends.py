@@ -1,6 +1,7 @@
 """The ends of Kafka by themselves, over a real one."""
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dwell.relay.contract import LaneLost
 from dwell.relay.kafka.once import OnceKafkaSink
-from dwell.relay.kafka.source import KafkaSource
+from dwell.relay.kafka.source import KafkaSource, _Place
 from dwell.relay.record import Record
 from dwell.relay.rules import Rules
 from dwell.relay.sent import Owner, name_of
@@ -147,3 +148,21 @@ async def test_a_cancel_names_a_place_in_a_topic_that_another_relay_reads(topics
     finally:
         for source in sources:
             await source.close()
+
+
+async def test_a_record_from_before_a_lane_was_lost_says_nothing_of_it_since():
+    source = KafkaSource("kafka://127.0.0.1:9/t?group.id=g")
+    source._mine, source._turns = {"t-0": ("t", 0)}, Counter({"t-0": 2})
+    old, new = (
+        Record("t", "", b"", lane="t-0", place=_Place(("t", 0), offset, "", turn))
+        for offset, turn in ((5, 1), (9, 2))
+    )
+    await source.done([new])
+    await source.done([old])
+    await source.defer([old])
+    assert source._done == {"t-0": new.place}
+    assert not source._deferred
+    # Nor does one whose lane is another member's by now.
+    source._mine, source._done = {}, {}
+    await source.done([new])
+    assert not source._done

@@ -119,6 +119,8 @@ class SimulatedSource:
         self._done: dict[str, int] = {}
         self._deferred: dict[str, int] = {}
         self._rests_until_s: dict[str, float] = {}
+        #: How often each lane was assigned to this member.
+        self._turns: Counter[str] = Counter()
 
     async def open(self, lanes: Lanes) -> None:
         """Join the group."""
@@ -139,7 +141,7 @@ class SimulatedSource:
         for lane, first in self._next.items():
             if self._rests_until_s.get(lane, 0.0) <= now_s:
                 came = self._broker.log[lane][first : first + limit - len(found)]
-                found += [_record(lane, first + at, one) for at, one in enumerate(came)]
+                found += [self._record(lane, first + at, one) for at, one in enumerate(came)]
                 self._next[lane] = first + len(came)
         if not found:
             await asyncio.sleep(0.1)
@@ -167,6 +169,7 @@ class SimulatedSource:
             broker.owners |= dict.fromkeys(free, self)
             self._next |= {lane: broker.committed[lane] for lane in free}
             self._committed |= {lane: broker.committed[lane] - 1 for lane in free}
+            self._turns.update(free)
             await self._lanes.open(free)
 
     def _forget(self, lanes: Collection[str]) -> None:
@@ -191,12 +194,17 @@ class SimulatedSource:
 
     async def done(self, records: Sequence[Record]) -> None:
         """Have offsets committed with the next read."""
-        self._done |= {record.lane: record.place for record in records if record.lane in self._next}
+        mine = [record for record in records if self._is_current(record)]
+        self._done |= {record.lane: record.place[0] for record in mine}
 
     async def defer(self, records: Sequence[Record]) -> None:
         """Go back to the first of some records with the next read, and rest before."""
         for record in reversed(records):
-            self._deferred[record.lane] = record.place
+            if self._is_current(record):
+                self._deferred[record.lane] = record.place[0]
+
+    def _is_current(self, record: Record) -> bool:
+        return record.lane in self._next and record.place[1] == self._turns[record.lane]
 
     def comes_again(self, record: Record) -> bool:
         """Tell whether a lane is still to go back."""
@@ -211,15 +219,16 @@ class SimulatedSource:
         self._commit(is_last=True)
         self._broker.remove(self)
 
+    def _record(self, lane: str, offset: int, came: Came) -> Record:
+        name, place = f"{lane}-{offset}", (offset, self._turns[lane])
+        headers = list(came.headers)
+        return Record(
+            "in", name, came.body, came.key, headers, came.at_ms, lane, place, origin=name
+        )
+
     def crash(self, loop: asyncio.AbstractEventLoop) -> None:
         """Go without a word: the group waits for it a while."""
         loop.call_later(_SESSION_S, self._broker.remove, self)
-
-
-def _record(lane: str, offset: int, came: Came) -> Record:
-    name = f"{lane}-{offset}"
-    headers = list(came.headers)
-    return Record("in", name, came.body, came.key, headers, came.at_ms, lane, offset, origin=name)
 
 
 class PlainSink:

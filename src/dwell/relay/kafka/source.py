@@ -12,10 +12,11 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -54,8 +55,19 @@ _GONE = {
 _headers_of = methodcaller("headers")
 
 _Part = tuple[str, int]
-#: A record's partition, offset and the mark of its topic.
-_Place = tuple[_Part, int, str]
+
+
+class _Place(NamedTuple):
+    """The place of a record: its partition, offset and topic, and when the lane was assigned.
+
+    ``turn`` counts the assignments of the lane to this member: a record that was read before the
+    lane was lost says nothing about the lane since it came back.
+    """
+
+    part: _Part
+    offset: int
+    mark: str
+    turn: int
 
 
 class KafkaSource:
@@ -85,6 +97,8 @@ class KafkaSource:
         self._commit_until_s = 0.0
         self._is_owing = False
         self._mine: dict[str, _Part] = {}
+        #: How often each lane was assigned to this member.
+        self._turns: Counter[str] = Counter()
         self._names: dict[_Part, str] = {}
         #: For each lane, the mark of its topic, and the last offset read.
         self._marks: dict[str, str] = {}
@@ -236,7 +250,7 @@ class KafkaSource:
             headers,
             at_ms if kind else 0,
             lane,
-            ((topic, one.partition()), offset, mark),
+            _Place((topic, one.partition()), offset, mark, self._turns[lane]),
             origin,
             broken=broken,
         )
@@ -249,18 +263,23 @@ class KafkaSource:
         A commit from elsewhere would wait for a rebalance, which waits for held records.
         """
         with self._lock:
-            self._done |= {record.lane: record.place for record in records}
+            self._done |= {one.lane: one.place for one in records if self._is_mine(one)}
 
     async def defer(self, records: Sequence[Record]) -> None:
         """Pause the lanes of some records, and restart each at its first of them."""
         with self._lock:
             for record in reversed(records):
-                self._deferred[record.lane] = record.place
+                if self._is_mine(record):
+                    self._deferred[record.lane] = record.place
+
+    def _is_mine(self, record: Record) -> bool:
+        """Tell whether a record was read since its lane was assigned to this member last."""
+        return record.lane in self._mine and record.place.turn == self._turns[record.lane]
 
     def comes_again(self, record: Record) -> bool:
         """Tell whether a lane has still to go back, so that its last records come again."""
         deferred = self._deferred.get(record.lane)
-        return deferred is not None and deferred[2] == record.place[2]
+        return deferred is not None and deferred.mark == record.place.mark
 
     def _go_back(self, consumer: Consumer) -> None:
         """Restart at deferred records, and read on in lanes after their pause."""
@@ -269,9 +288,9 @@ class KafkaSource:
         now_s = time.monotonic()
         # Read records without a name come again after them.
         self._found = [one for one in self._found if one.error() or self._lane(one) not in deferred]
-        for lane, (part, offset, mark) in deferred.items():
-            if lane in self._mine and self._is_current(part, mark):
-                self._rest(consumer, lane, TopicPartition(*part, offset))
+        for lane, at in deferred.items():
+            if lane in self._mine and self._is_current(at.part, at.mark):
+                self._rest(consumer, lane, TopicPartition(*at.part, at.offset))
                 self._resting[lane] = now_s + _REST_S
         mine = self._resting.keys() & self._mine.keys()
         for lane in [lane for lane in mine if self._resting[lane] <= now_s]:
@@ -304,10 +323,10 @@ class KafkaSource:
             self._owe(unanswered, f"no answer within {_COMMIT_S:.0f} s")
         with self._lock:
             done, self._done = self._done, {}
-        done = {lane: at for lane, at in done.items() if self._is_current(at[0], at[2])}
+        done = {lane: at for lane, at in done.items() if self._is_current(at.part, at.mark)}
         if not done or self._consumer is None:
             return
-        offsets = [TopicPartition(*part, at + 1) for part, at, _ in done.values()]
+        offsets = [TopicPartition(*at.part, at.offset + 1) for at in done.values()]
         # No answer is needed for commits of lanes that another member gets.
         self._committing |= {lane: at for lane, at in done.items() if lane in self._mine}
         self._commit_until_s = time.monotonic() + _COMMIT_S
@@ -323,7 +342,7 @@ class KafkaSource:
         for part in parts:
             lane = lane_of(part.topic, part.partition)
             at = self._committing.get(lane)
-            if at is None or at[1] + 1 != part.offset:
+            if at is None or at.offset + 1 != part.offset:
                 continue
             del self._committing[lane]
             if trouble := error or part.error:
@@ -331,8 +350,8 @@ class KafkaSource:
                 if trouble.code() not in _GONE:
                     failed[lane] = at
             # Answers for a topic that was made again do not apply to the new one.
-            elif lane in self._mine and self._is_current(at[0], at[2]):
-                self._committed[lane] = at[1]
+            elif lane in self._mine and self._is_current(at.part, at.mark):
+                self._committed[lane] = at.offset
                 self._is_owing = False
         if why:
             self._owe(failed, why)
@@ -381,6 +400,7 @@ class KafkaSource:
         self._unknown += parts
         mine = {lane_of(part.topic, part.partition): (part.topic, part.partition) for part in parts}
         self._forget(mine)
+        self._turns.update(mine.keys())
         # A topic that was deleted and made again is another topic.
         self._ids.forget(
             {part.topic for part in parts} - {topic for topic, _ in self._mine.values()}
