@@ -17,8 +17,8 @@ from dwell.queue.gather import Partly
 from dwell.store.base import Store
 from dwell.store.partly import PartlyPut
 
-#: What puts that become one have in common: the topic, what to do with an id that exists, and
-#: whether the callers named the ids.
+#: The key that combines puts: the topic, what to do with an id that exists, and whether the
+#: callers named the ids.
 PutKey: TypeAlias = tuple[str, str, bool]
 
 
@@ -150,7 +150,7 @@ async def _rest_put(
 
 
 async def put_fitting(store: Store, puts: Puts) -> U64:
-    """Put what there is room for; return the numbers, 0 for what was refused."""
+    """Put as many messages as fit; return their numbers, 0 for each refused message."""
     try:
         return (await store.put(puts, "keep")).numbers
     except TopicFull:

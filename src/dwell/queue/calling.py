@@ -52,7 +52,7 @@ _CALLING: ContextVar[tuple[Calling | None, "asyncio.Task[Any] | None"]] = Contex
 
 
 def begin(calling: Calling | None) -> None:
-    """Let the running task ask for numbers of a request, or of none."""
+    """Set the request whose call numbers the running task uses; None clears it."""
     _CALLING.set((calling, asyncio.current_task()))
 
 

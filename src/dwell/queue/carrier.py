@@ -1,4 +1,4 @@
-"""What is built on a queue, schedules and typed topics, needs of it."""
+"""The verbs of a queue that schedules and typed topics use."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
@@ -44,7 +44,7 @@ class Carrier(Protocol):
 
     @property
     def touch(self) -> Callable[..., Awaitable[Result]]:
-        """Let a lease end later."""
+        """Extend a lease."""
 
     @property
     def bury(self) -> Callable[[Message, str], Awaitable[Result]]:

@@ -52,7 +52,7 @@ class Seen(NamedTuple):
         return Seen(self.ids[part], self.dues_ms[part], self.versions[part])
 
     def where(self, which: list[bool]) -> "Seen":
-        """Return those of which it is true."""
+        """Return the messages whose flag in ``which`` is true."""
         ids = tuple(compress(self.ids, which))
         return Seen(ids, self.dues_ms[which], self.versions[which])
 
@@ -61,9 +61,9 @@ _Verb: TypeAlias = Callable[[Store, str, Seen], Awaitable[U8]]
 
 
 class Change(NamedTuple):
-    """A change of messages: a verb by id, the states in which it finds them, and its arguments.
+    """A change of messages: a verb by id, the states of messages it applies to, and its arguments.
 
-    ``words`` say the latter to a server.
+    ``words`` are the arguments as a request to a server states them.
     """
 
     verb: str
@@ -100,10 +100,10 @@ def kick(delay_ms: int, pace: int | None = None, paced: int = 0) -> Change:
         begun_ms = begun_ms or store.clock.now_ms()
         late_ms = np.full(len(seen.ids), delay_ms, np.int64)
         if pace is not None:
-            # As many as the pace says fall due together, and the next ones a second later.
+            # With a pace, that many messages fall due together, and the next group a second later.
             late_ms += (done + np.arange(len(seen.ids))) // pace * 1000
             done += len(seen.ids)
-        # What is late by nothing is due now, whatever the clock of the store says.
+        # Without a delay the due time is 0, which is now by the clock of any store.
         due_ms = np.where(late_ms > 0, begun_ms + late_ms, 0)
         return await store.kick(topic, seen.ids, due_ms, versions=seen.versions)
 

@@ -15,7 +15,7 @@ from dwell.queue.same import same
 
 T = TypeVar("T")
 
-#: What a class is called, whatever its own class says of that.
+#: Reads the name of a class, even if its metaclass defines ``__name__``.
 _NAME = type.__dict__["__name__"].__get__
 
 

@@ -15,7 +15,7 @@ MOST_SPANS = 1500
 
 
 class Counting(Selecting):
-    """What :class:`dwell.Queue` counts."""
+    """The counting methods of :class:`dwell.Queue`."""
 
     async def count_due(
         self,

@@ -16,7 +16,7 @@ from dwell.queue.turns import Turn, Turns
 from dwell.tasks import whole
 
 K = TypeVar("K", bound=Hashable)
-I = TypeVar("I")  # noqa: E741 - an item, beside K for its key and A for its answer
+I = TypeVar("I")  # noqa: E741 - an item; K is its key and A its answer
 A = TypeVar("A")
 P = TypeVar("P")
 
@@ -25,7 +25,7 @@ P = TypeVar("P")
 
 
 class _Round(Turn, Generic[P]):
-    """What is asked in one round."""
+    """The requests of one round."""
 
     __slots__ = ("parts", "size_bytes")
 
@@ -36,11 +36,11 @@ class _Round(Turn, Generic[P]):
 
 
 class Rounds(Generic[K, P]):
-    """Gathers what is asked by key, and has it done a round at a time when its turn has come.
+    """Gathers requests by key, and runs them a round at a time when their turn comes.
 
-    ``do(key, parts)`` asks the store and tells every caller, of errors too. ``lose(parts)`` is
-    called instead, or after a part of that, when the event loop ends before it is done. A round
-    takes no more once it has ``most`` messages.
+    ``do(key, parts)`` calls the store and answers every caller, also with errors. If the event loop
+    ends before ``do`` has, ``lose(parts)`` is called. A round accepts no further requests once it
+    has ``most`` messages.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Rounds(Generic[K, P]):
     def add(
         self, key: K, part: P, count: int = 1, size_bytes: int = 0, *, is_alone: bool = False
     ) -> None:
-        """Ask for something of ``count`` messages, together with what others ask by that key.
+        """Add a request about ``count`` messages to the round of its key.
 
-        What ``is_alone`` is asked for by itself.
+        A request that ``is_alone`` gets a round of its own.
         """
         gathered = self._gathering.get(key)
         if (
@@ -111,12 +111,12 @@ class Rounds(Generic[K, P]):
     def _ended(self, key: K, gathered: _Round[P], task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            # Nobody else will answer those that wait.
+            # No other code answers the waiting callers.
             self._close(key, gathered)
             self._lose(gathered.parts)
 
 
-# --- calls, each of which has an answer -------------------------------------------------------
+# --- calls: requests that each have an answer -------------------------------------------------
 
 
 class Partly(Exception):
@@ -157,7 +157,7 @@ class Gatherer(Generic[K, I, A]):
         self._rounds.most = most
 
     async def close(self) -> None:
-        """Take no more calls; those that were made get their answers first."""
+        """Refuse further calls, and wait until every earlier call has its answer."""
         self._home = None
         await self._rounds.settled()
 
@@ -176,7 +176,7 @@ class Gatherer(Generic[K, I, A]):
         return future
 
     async def _do(self, key: K, parts: Sequence[_Part[I, A]]) -> None:
-        # Who was cancelled before the batch started is left out of it.
+        # Leaves out calls that were cancelled before the batch started.
         live = [part for part in parts if not part[1].done()]
         if live:
             await self._answer(key, live)
@@ -200,7 +200,7 @@ class Gatherer(Generic[K, I, A]):
         return None
 
     async def _go_on(self, key: K, parts: Sequence[_Part[I, A]], answers: Sequence[Any]) -> None:
-        """Tell those that are done, and run the others again, each by itself."""
+        """Answer the finished calls, and run each of the others again in its own batch."""
         for part, answer in zip(parts, answers, strict=True):
             if answer is None:
                 await self._answer(key, [part])

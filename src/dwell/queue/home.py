@@ -1,4 +1,4 @@
-"""Home: the event loop in which a queue was opened, and the only one that may call it."""
+"""Home: the event loop that opened a queue; calls from other loops are refused."""
 
 import asyncio
 import os

@@ -1,10 +1,10 @@
-"""What a type is made of, and whether JSON can say its values."""
+"""The parts that a type consists of, and whether JSON can represent its values."""
 
 import typing
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-#: What classes have whose values are made of fields with types.
+#: Attributes of classes whose values consist of fields with types.
 _OF_FIELDS = (
     "__dataclass_fields__",
     "__struct_fields__",
@@ -13,7 +13,7 @@ _OF_FIELDS = (
     "_fields",
 )
 
-#: What values of JSON are for Python: a class that one of them belongs to can be read.
+#: The Python values that JSON decodes to; a class that one of them is an instance of can be read.
 _OF_JSON: tuple[Any, ...] = (None, True, 0, 0.5, "", [], {})
 
 
@@ -23,7 +23,7 @@ def within(kind: Any) -> Iterator[Any]:
     waiting = [kind]
     while waiting:
         one = waiting.pop()
-        # What belongs to the class is in no body. Types that name themselves come once.
+        # Class variables are in no body. Each type is yielded once, also a recursive one.
         if id(one) not in seen and typing.get_origin(one) is not ClassVar:
             seen[id(one)] = one
             yield one
@@ -46,14 +46,14 @@ def _hints(kind: Any) -> dict[str, Any]:
     try:
         return typing.get_type_hints(kind, include_extras=True)
     except Exception:
-        # Names that lead nowhere are told by who makes the decoder.
+        # The code that makes the decoder reports names that do not resolve.
         return {}
 
 
 def is_of_pydantic(part: Any) -> bool:
     """Tell whether only Pydantic knows a part of a type: a model, or a constraint of its own.
 
-    A Struct stays with msgspec, also one that tells Pydantic how it is read.
+    msgspec handles every Struct, even if the Struct tells Pydantic how to read it.
     """
     if hasattr(part, "__struct_fields__"):
         return False
@@ -64,9 +64,9 @@ def is_of_pydantic(part: Any) -> bool:
 
 
 def unsayable(kind: Any) -> Any:
-    """Return a part of a type that msgspec accepts, but that no JSON can be; None without one.
+    """Return a part of a type that msgspec accepts but JSON cannot represent, or None.
 
-    msgspec leaves classes that it does not know to hooks, of which there are none here.
+    msgspec leaves classes that it does not know to hooks, and no hooks are set here.
     """
     # It is needed only here, and takes a while to load.
     from msgspec import inspect

@@ -1,4 +1,4 @@
-"""What looks at messages: which of them fit a selection, headers, bodies and all."""
+"""The matcher: finds the messages of a page that fit a selection."""
 
 import asyncio
 import math
@@ -27,10 +27,10 @@ class Looked(NamedTuple):
 
 
 class Matcher:
-    """Looks at pages for a selection, which was checked; raises InvalidQuery.
+    """Matches pages against a checked selection; raises InvalidQuery.
 
-    ``most_steps`` is after how many steps of its expression, or so many at keys and headers, it is
-    spent, and ``most_s`` how long after its first page; then it looks no further.
+    The matcher is spent, and looks no further, after ``most_steps`` steps (of its expression, and
+    for keys and headers) or ``most_s`` seconds after its first page.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Matcher:
         return Looked(found, min(seen, asked))
 
     async def _with_extra(self, extras: Sequence[bytes], among: Sequence[int]) -> Looked:
-        """Return which of some places have the key and headers; others have turns meanwhile."""
+        """Return the places whose messages have the key and headers; yields to other tasks."""
         found: list[int] = []
         turn = _TURN
         for at in among:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from dwell.queue import kinds
 
-#: How values can be written, beside as their type says itself. A round trip leaves out what is
-#: computed, and writes what is read as JSON in JSON.
+#: The ways to write values, in addition to the default of their type. A round trip leaves out
+#: computed fields, and writes fields of type Json as JSON.
 _FORMS: tuple[dict[str, bool], ...] = (
     {},
     {"by_alias": True},
@@ -17,16 +17,16 @@ _FORMS: tuple[dict[str, bool], ...] = (
     {"round_trip": True, "by_alias": False},
 )
 
-#: What reads no JSON at all.
+#: Schemas that can read no JSON.
 _NEVER = ("is-instance", "is-subclass", "callable")
 
-#: What can be read only if all of its parts can: no unions, defaults and functions.
+#: Schemas that can be read only if all of their parts can: no unions, defaults or functions.
 _WHOLE = {"model", "model-fields", "model-field", "dataclass", "dataclass-args", "dataclass-field"}
 _WHOLE |= {"list", "set", "frozenset", "tuple", "dict", "custom-error"}
 
 
 class Models(NamedTuple):
-    """How bodies of a type are read by Pydantic, and in which ways they can be written."""
+    """The decoder that Pydantic makes for a type, and the encoders for the ways to write it."""
 
     decode: Callable[[bytes], Any]
     encoders: Sequence[Callable[[Any], bytes]]
@@ -49,10 +49,10 @@ def models(kind: Any) -> Models:
 
 
 def _forms(kind: Any) -> Sequence[dict[str, bool]]:
-    """Return how values of a type can be written, in the order in which it is tried.
+    """Return the ways to write values of a type, in the order of the attempts.
 
-    Where a model reads a field by its alias only, that is first: a default would hide from the
-    comparison that a name was not read.
+    If a model reads a field by its alias only, aliases come first: otherwise a default could hide
+    from the comparison that a name was not read.
     """
     if any(map(_reads_aliases, kinds.within(kind))):
         return sorted(_FORMS, key=lambda form: not form.get("by_alias"))

@@ -1,8 +1,8 @@
 """Predicates on bodies: JMESPath expressions. Needs the extra ``query``.
 
-An expression that somebody sends is run beside everything else that a server does. So what it may
-make of a body is bounded before it is run (:func:`_growth`), and what it does with one while it
-runs (:mod:`dwell.queue.steps`).
+A server runs the expressions that clients send in the same process as everything else. So two
+limits apply: the size of the result is bounded before an expression runs (:func:`_growth`), and its
+work is bounded while it runs (:mod:`dwell.queue.steps`).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from dwell.queue.steps import SIGNATURES, Interpreter, Node, TooManySteps
 #: How many times as large as a body what an expression makes of it may be, by its form.
 MOST_GROWTH = 250
 
-#: What an evaluation raises when a body is not of the kind that the expression is for.
+#: Errors that an evaluation raises when a body has not the shape that the expression expects.
 _MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError)
 
 #: How much a body and what is made of it may be together; a larger one is not looked at.
@@ -32,8 +32,8 @@ _MOST_MADE_BYTES = 4 * 1024 * 1024
 #: How many steps an expression may take at one body.
 MOST_STEPS = 500_000
 
-#: A body of at most so many bytes, and steps, is looked at in the event loop. Others are looked at
-#: in a thread, one at a time for all who ask, as a turn for them would be long.
+#: Bodies up to this size, and evaluations up to this number of steps, run in the event loop. All
+#: others run in one thread that all callers share, as they would block the loop for long.
 _SMALL_BYTES = 16 * 1024
 _FEW_STEPS = 5_000
 _threads: list[ThreadPoolExecutor] = []
@@ -46,9 +46,9 @@ _TURN = 20_000
 
 
 class Query:
-    """A predicate, ready to be asked; raises InvalidQuery for what cannot be evaluated.
+    """A compiled predicate; raises InvalidQuery if the expression cannot be evaluated.
 
-    ``most_steps`` is after how many steps it looks at no more messages.
+    After ``most_steps`` steps it evaluates no further messages.
     """
 
     def __init__(self, text: object, most_steps: int = 2**62) -> None:
@@ -77,11 +77,11 @@ class Query:
         self._left = most_steps
 
     def matches(self, body: bytes) -> bool:
-        """Tell whether a body is JSON of which the expression is true, as JMESPath has it.
+        """Tell whether a body is JSON and the expression is true of it, as JMESPath defines it.
 
-        False, null and what is empty are not true; neither is what cannot be evaluated, nor a
-        large body of which the expression makes too much. Raises InvalidQuery where it would do
-        too much with it.
+        False, null and empty values are not true. A body is not matched either if the evaluation
+        fails on it, or if it is large and the expression could make too much of it. Raises
+        InvalidQuery if the evaluation takes too many steps.
         """
         try:
             return self._is_true(self._interpreter, body)
@@ -179,10 +179,10 @@ def _check_calls(node: Node) -> None:
 
 
 def _growth(node: Node) -> int:
-    """Return how many times as much as it is given an expression can make of it.
+    """Return how many times as large as its input the result of an expression can be.
 
-    Lists that name a value several times, piped into each other, double it with every step; texts
-    in texts do, when their quotes are escaped; and a literal stands anew for each item of a list.
+    Lists that name a value several times, piped into each other, double it with every step. Nested
+    texts do so when their quotes are escaped. A literal is copied for each item of a list.
     """
     parts = [_growth(child) for child in _children(node)]
     kind = node["type"]

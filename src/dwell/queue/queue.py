@@ -1,7 +1,7 @@
 """The queue: one asynchronous API over every store.
 
-It checks what callers give, gathers their calls into batches, keeps the time and wakes who waits.
-What happens to messages is the store's.
+It checks the arguments of callers, gathers their calls into batches, keeps the time and wakes
+waiting takers. The store decides what happens to messages.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class Queue(Counting):
 
     @property
     def schedules(self) -> Schedules:
-        """What is put again and again, by a calendar."""
+        """The schedules of the queue, which put messages repeatedly by a calendar."""
         return Schedules(self)
 
     def topic(self, name: str, kind: type[T]) -> Typed[T]:
@@ -150,9 +150,9 @@ class Queue(Counting):
         self._is_open = True
 
     async def close(self) -> None:
-        """Answer what was asked, end every wait with StoreClosed, and close the store.
+        """Answer the pending calls, end every wait with StoreClosed, and close the store.
 
-        It is done as a whole: who is cancelled meanwhile hears of that when it is closed.
+        Closing always completes: if the caller is cancelled, the cancellation is raised afterwards.
         """
         if self._is_open:
             self.check_open()
@@ -272,9 +272,9 @@ class Queue(Counting):
     ) -> Sequence[Put]:
         """Put rows whose values were checked already.
 
-        This method checks only the size of headers. All rows have an id, or none has. If
-        ``counted_ms`` is given, it is the time from which the rows count their spans; they are
-        recounted from this call.
+        This method checks only the size of headers. Either all rows have an id or no row has one.
+        If ``counted_ms`` is given, the spans of the rows count from that time; they are recounted
+        from this call.
         """
         self.check_open()
         if not rows:
@@ -355,9 +355,9 @@ class Queue(Counting):
         return await self._store.named(columns.numbers(numbers))
 
     async def count_urgent(self, topic: str, priority: int = DEFAULT_PRIORITY) -> int:
-        """Return how many ready messages of a topic come before those of a priority.
+        """Return how many ready messages of a topic come before messages of a priority.
 
-        On Redis and over HTTP it counts to 10,000 of them.
+        On Redis and over HTTP the count stops at 10,000.
         """
         topic, priority = values.topic(topic), values.priority(priority)
         self.check_open()
@@ -435,7 +435,7 @@ class Queue(Counting):
     # costs in a pipeline over beanstalk, and 20 % of one alone.
 
     def put_fitting(self, puts: Puts) -> Awaitable[U64]:
-        """Put what there is room for; return the numbers, 0 for what was refused."""
+        """Put as many messages as fit; return their numbers, 0 for each refused message."""
         return put_fitting(self._store, puts)
 
     def ask(
@@ -460,7 +460,7 @@ class Queue(Counting):
     async def configure(self, topic: str, **changes: Any) -> TopicSettings:
         """Change some of a topic's settings and return them all; raises InvalidSettings.
 
-        The names and units are those of :class:`dwell.TopicSettings`. Other settings stay
+        The names and units are the fields of :class:`dwell.TopicSettings`. Other settings stay
         unchanged, even if another caller changes them at the same time.
         """
         self.check_open()

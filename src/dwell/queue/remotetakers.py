@@ -67,7 +67,7 @@ class RemoteTakers(Takers):
                 self._ask(taker)
 
     def _end_unwanted(self) -> None:
-        """End the requests that nobody waits for any more."""
+        """End the requests whose takers have all left."""
         for take, task in list(self._polls.items()):
             if all(taker.future.done() for taker in take.takers):
                 # Only once: to cancel it again would break off how it gives back what it took.

@@ -1,4 +1,4 @@
-"""Whether a value that was read from a body is the one that was put."""
+"""Compares the value that was read from a body with the value that was put."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same, also where they cannot be compared as a whole.
+    """Tell whether two values are the same, even if ``==`` cannot tell.
 
-    What is equal is the same. Of what is not, the parts are looked at: a NaN is unequal to itself,
-    and objects of a class without an ``__eq__`` are equal to nothing but themselves.
+    Equal values are the same. Unequal values are compared part by part: a NaN is unequal to itself,
+    and objects of a class without an ``__eq__`` are equal only to themselves.
     """
     if _equal(one, other):
         return True
@@ -37,9 +37,9 @@ def _is_row(value: Any) -> bool:
 
 
 def _same_moment(one: datetime, other: datetime) -> bool:
-    """Tell whether two moments of zones are one.
+    """Tell whether two datetimes with time zones are the same moment.
 
-    Python has those of an hour that a clock goes through twice unequal to any of another zone.
+    In an hour that a clock repeats, Python compares a datetime as unequal to any of another zone.
     """
     if one.utcoffset() is None or other.utcoffset() is None:
         return False
@@ -63,7 +63,7 @@ def _parts(value: Any) -> dict[Any, Any] | None:
 
 
 def _fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
-    # What a model keeps beside its fields is a part of what was put, too.
+    # Attributes that a model stores in addition to its fields are part of its value, too.
     beside = ("__pydantic_extra__", "__pydantic_private__")
     return {name: getattr(value, name, None) for name in (*names, *beside)}
 

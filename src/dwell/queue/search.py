@@ -65,7 +65,7 @@ async def find(
         if cursor is None or _has_come_to(page.messages, until_ms):
             cursor = None
             break
-        # It would stand in memory beside the next one.
+        # Frees this page before the next one is read.
         del page
         # To find a page costs more in some stores than to read it, so those far from the first
         # match are larger.
@@ -112,9 +112,9 @@ async def take_where(
 ) -> Page:
     """Take ready messages that match, from after ``cursor``; the answer says where to go on.
 
-    Its cursor is None when there are no more, or as many as were wanted. ``check`` is called before
-    each part is taken, and may end the search by raising an error. When the call is cancelled, or
-    fails, what it had taken is given back.
+    Its cursor is None when the topic has no further messages, or ``limit`` messages were taken.
+    ``check`` is called before each part is taken, and may end the search by raising an error. When
+    the call is cancelled or fails, the messages that it took are released.
     """
     if (await store.settings(topic)).paused:
         return Page(Batch.empty(), None)
@@ -130,12 +130,12 @@ async def take_where(
             if len(fitting) < len(places):
                 seen = places[len(fitting)]
             most_bytes -= size_bytes
-            # Others may have taken some of them since the scan: the next ones stand in for those.
+            # Other takers may have taken some since the scan; the next matches replace those.
             is_last = seen == len(page.messages) and _has_come_to(page.messages, until_ms)
             left = [page.messages.ids[at].encode() for at in fitting]
             following = page.cursor if seen == len(page.messages) else cursor_before(page, seen)
             is_cut, versions = seen < len(page.messages), page.versions[fitting]
-            # What is taken is read once more, and the page would stand in memory beside that.
+            # Frees the page before the taken messages are read again.
             del page
             check()
             await _take_up_to(limit, store, topic, left, versions, lease_ms, owner, taken)
@@ -154,10 +154,10 @@ async def take_where(
 
 
 def cursor_before(page: Page, place: int) -> Cursor:
-    """Return the cursor from which a scan gives the message at a place of a page, and the rest.
+    """Return the cursor before a place of a page: a scan from it gives that message and the rest.
 
-    In a store that others share, a message may have moved while the page was read. So the cursor
-    is before all of the rest, and not behind that of the page.
+    If others use the store, a message may have moved while the page was read. So the cursor is
+    before all of the remaining messages, and not after the cursor of the page.
     """
     dues_ms, numbers = page.messages.due_ms[place:], page.messages.numbers[place:]
     due_ms, number = min(zip(dues_ms.tolist(), numbers.tolist(), strict=True))
@@ -175,7 +175,7 @@ async def take_ids(
     owner: str,
     versions: U64 | None,
 ) -> Batch:
-    """Take those of some messages that are ready; give them back when the call is cancelled."""
+    """Take the given messages that are ready; release them if the call is cancelled."""
     taken: list[Batch] = []
     try:
         return await _take(store, topic, ids, versions, lease_ms, owner, taken)
@@ -194,10 +194,10 @@ async def _take_up_to(
     owner: str,
     taken: list[Batch],
 ) -> None:
-    """Add those of some messages that are ready to ``taken``, until that holds ``limit``.
+    """Add the given messages that are ready to ``taken``, until it holds ``limit``.
 
-    One call of a store leases only so many bytes, so what it left out is asked for again while it
-    leases some.
+    One call of a store leases a limited number of bytes. So messages that it left out are asked for
+    again, until a call leases none.
     """
     while ids and (missing := limit - sum(map(len, taken))):
         some = ids[:missing], versions[:missing]
@@ -216,7 +216,7 @@ async def _take(
     owner: str,
     taken: list[Batch],
 ) -> Batch:
-    """Take those of some messages that are ready; they are in ``taken`` even when cancelled."""
+    """Take the given messages that are ready, and add them to ``taken`` even when cancelled."""
     task = whole(store.take_ids(topic, ids, lease_ms, owner, versions))
     try:
         await finished(task)

@@ -1,4 +1,4 @@
-"""Who goes through a topic for a queue: this process, page by page, or the server of the store."""
+"""Searchers of a topic: this process, page by page, or the server of the store."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
@@ -13,7 +13,7 @@ from dwell.queue.changes import Change
 from dwell.queue.matcher import Matcher
 from dwell.store.base import RemoteStore, Store
 
-#: Returns at most so many messages of one state that match, from a place on.
+#: Returns matching messages of one state, from a cursor on, up to a limit.
 Look: TypeAlias = Callable[[State, Cursor | None, int], Awaitable[Page]]
 
 
@@ -51,7 +51,7 @@ class Searcher:
         owner: str,
         versions: U64 | None,
     ) -> Batch:
-        """Take those of some messages that are ready."""
+        """Take the given messages that are ready."""
         return await search.take_ids(self._store, topic, ids, lease_ms, owner, versions)
 
     async def change(
@@ -97,7 +97,7 @@ class RemoteSearcher(Searcher):
         owner: str,
         versions: U64 | None,
     ) -> Batch:
-        """Take those of some messages that are ready."""
+        """Take the given messages that are ready."""
         return await self._remote.take_ids(topic, ids, lease_ms, owner, versions)
 
     async def change(

@@ -28,7 +28,7 @@ States: TypeAlias = State | str | Sequence[State | str]
 
 
 class Selecting(Verbs):
-    """What :class:`dwell.Queue` does to messages that somebody selects."""
+    """The methods of :class:`dwell.Queue` that act on selected messages."""
 
     _searcher: Searcher
 
@@ -169,7 +169,7 @@ class Selecting(Verbs):
         return await self._change(topic, which, how, limit, dry_run)
 
     def _look(self, topic: str, given: Selection) -> Look:
-        """Return what looks at messages of one state: some of those that match, from a place on."""
+        """Return a function that finds matching messages of one state, from a cursor on."""
         if given == Selection(states=given.states):
             return partial(self._store.scan, topic)
         return self._searcher.look(topic, given)

@@ -2,7 +2,7 @@
 
 #: How many wakes of a topic may follow each other at once before they are spaced.
 _BURST = 4
-#: With more topics than this those are forgotten whose last wake says nothing any more.
+#: With more topics than this, topics whose bucket is full again are forgotten.
 _MOST_TOPICS = 1_000
 
 
@@ -19,7 +19,7 @@ class Spacing:
         return self._next_at.get(topic, 0.0) > now
 
     def spend(self, topic: str, now: float) -> float:
-        """Take a token, and return the moment from which it counts."""
+        """Take a token, and return when it became available."""
         full_at = now - _BURST * self.seconds
         counts_at = max(self._next_at.get(topic, 0.0), full_at)
         self._next_at[topic] = counts_at + self.seconds

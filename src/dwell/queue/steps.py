@@ -1,8 +1,8 @@
-"""Steps: what JMESPath does with a body, counted as it is done, and ended where it is too much.
+"""Steps: counts the work of JMESPath on a body while it runs, and ends it at a limit.
 
-A step is about what one node of an expression costs at one value. What an expression does again for
-each item of a list is counted before the first item, so that nothing is counted node by node; what
-the library does to many values in one call of Python's own is counted before that call.
+A step is about the cost of one node of an expression at one value. The work that an expression
+repeats for each item of a list is counted before the first item, so that nodes need not be counted
+singly. The work of a Python built-in on many values is counted before its call.
 """
 
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from dwell.message import MAX_BODY_BYTES
 #: A node of an expression, as the library parses it.
 Node: TypeAlias = dict[str, Any]
 
-#: How many steps a call of a function is, and going on to the next item in one that does so.
+#: The steps of a function call, and of going on to the next item in a function that iterates.
 _CALL = 5
 _NEXT = 2
 #: How many signs of a text Python looks at, copies or compares in a step.
@@ -105,7 +105,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
 
 
 class _Functions(Functions):  # type: ignore[misc]
-    """The functions of JMESPath, counted; the one whose answer grows as a product is bounded."""
+    """The functions of JMESPath, counted; ``join``, whose result can be a product, is bounded."""
 
     def __init__(self, counter: Interpreter) -> None:
         self._counter = counter
@@ -114,7 +114,7 @@ class _Functions(Functions):  # type: ignore[misc]
         """Call a function, counted by what it is given."""
         counter, first = self._counter, given[0] if given else None
         if name in _BY:
-            # What is no expression is refused by the function itself.
+            # The function itself refuses an argument that is not an expression.
             node = getattr(given[_BY[name]], "expression", {"steps": 0})
             counter.charge(length(given[1 - _BY[name]]) * (_NEXT + node["steps"]))
         if name in ("sort", "sort_by"):
@@ -142,7 +142,7 @@ class _Functions(Functions):  # type: ignore[misc]
         return separator.join(parts)
 
 
-#: What each function takes, by its name.
+#: The signature of each function, by its name.
 SIGNATURES: dict[str, Any] = {
     name: entry["signature"] for name, entry in _Functions.FUNCTION_TABLE.items()
 }
@@ -156,9 +156,9 @@ def length(value: object) -> int:
 
 
 def _counted(node: Node) -> Node:
-    """Return a copy of an expression in which each node says how many steps it is in itself.
+    """Return a copy of an expression whose nodes each hold the number of their own steps.
 
-    Between a projection and what it goes through stands a node that counts that.
+    A counting node is inserted between a projection and the values that it iterates over.
     """
     children = [_counted(one) if isinstance(one, dict) else one for one in node["children"]]
     steps = [one["steps"] for one in children if isinstance(one, dict)]

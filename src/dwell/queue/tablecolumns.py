@@ -21,10 +21,10 @@ from dwell.given.values import Delay
 from dwell.message import MAX_BATCH_BYTES, MAX_HEADERS
 from dwell.queue.bulk import puts_of
 
-#: What says when a message falls due. A null would mean at once.
+#: Columns that say when a message falls due. A null would mean at once.
 _WHEN = ("due", "delay", "delay_level")
 
-#: How many headers the messages of a stream may have together, each of which is some objects.
+#: The limit of headers of all messages of a stream together; each header is several objects.
 MOST_HEADERS = 100_000
 #: How many rows are read before others have their turn.
 _TURN_ROWS = 500
@@ -69,7 +69,7 @@ def check_schema(schema: Any) -> None:
 async def puts_of_table(table: Any, topic: str, now_ms: int, levels_ms: Sequence[int] = ()) -> Puts:
     """Return the rows of a table whose schema was checked as the columns of one put.
 
-    Others have their turn in between. Raises InvalidInput for the first value that is none.
+    Yields to other tasks in between. Raises InvalidInput for the first value that is not valid.
     """
     words: Any = {
         _word(name): _in_words(await _column(table.column(name), name), name)
@@ -97,7 +97,7 @@ def _check_when(words: dict[str, Any]) -> None:
 
 
 def _in_words(many: Any, name: str) -> Any:
-    """Return a column in the words of the queue, in which a span says its unit."""
+    """Return a column under the queue's name for it, where a span names its unit."""
     return list(map(_millis, many)) if name in MS_COLUMNS else many
 
 
@@ -137,7 +137,7 @@ async def _column(column: Any, name: str) -> Any:
 
 
 def _check_field(pa: Any, field: Any) -> None:
-    """Refuse a column whose values are not single ones, or headers; raises InvalidInput."""
+    """Raise InvalidInput for a column that holds neither single values nor headers."""
     kind, shown = field.type, values.shown(field.name)
     extension = (field.metadata or {}).get(_EXTENSION)
     if extension is not None:
@@ -151,12 +151,12 @@ def _check_field(pa: Any, field: Any) -> None:
         raise InvalidInput(f"arrow: column {shown} is {str(kind)[:200]}, expected {_FORMS}")
 
 
-#: What is raised for a value that Python cannot say; PyArrow's errors are of these classes, too.
+#: Errors raised for a value that Python cannot represent; PyArrow's errors are among them.
 _UNREADABLE = (ArithmeticError, KeyError, NotImplementedError, TypeError, ValueError)
 
 
 def _refusal(pa: Any, column: Any, name: str) -> InvalidInput:
-    """Return what is wrong with a column, and in which row."""
+    """Return the error of a column, which names the row."""
     low, high = 0, len(column)
     while high - low > 1:
         # One of the rows from the first half on is bad, or one of the second half is.
@@ -237,7 +237,7 @@ def _span(interval: Any) -> timedelta:
 
 
 def _is_plain(pa: Any, kind: Any) -> bool:
-    """Tell whether values of a type are single ones, or headers."""
+    """Tell whether a type is of single values or of headers."""
     types = pa.types
     if types.is_run_end_encoded(kind):
         inner = kind.value_type

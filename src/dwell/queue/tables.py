@@ -13,7 +13,7 @@ from dwell.given import values
 from dwell.message import MAX_BATCH_MESSAGES, Result
 from dwell.queue.tablecolumns import check_schema, puts_of_table, pyarrow
 
-#: What is told of a row that is not put: which of the table it is, from 0, and why.
+#: Called for each row that is not put, with its index in the table, from 0, and the reason.
 OnBad = Callable[[int, str], None]
 
 

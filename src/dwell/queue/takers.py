@@ -1,9 +1,9 @@
-"""The takers: who asks for messages, who waits for them, and who is woken.
+"""The takers: the callers that ask and wait for messages, and how they are woken.
 
 A taker asks at once. Takers that ask in one turn of the event loop for the same topics, lease and
-owner are one take of the store. One that gets nothing and may wait is parked on its topics until
-the store says that there is something. No wake is lost: a wake that comes while a take is under
-way makes that take's takers ask again, and one that met a taker that has gone is passed on.
+owner share one take of the store. A taker that gets nothing and may wait is parked on its topics
+until the store reports messages. No wake is lost: a wake that comes during a take makes the takers
+of that take ask again, and a wake for a taker that has left is passed on.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Wish(NamedTuple):
-    """What a taker asks for, but for how many; equal wishes are gathered."""
+    """The terms of a take, without its limit; takers with equal wishes share a take."""
 
     topics: tuple[str, ...]
     lease_ms: int
@@ -68,7 +68,7 @@ _FEW_TOPICS = 8
 
 
 class Take:
-    """Takers whose wishes are one call of the store; ``topics`` are those of their wish."""
+    """Takers with equal wishes, served by one call of the store; ``topics`` are their topics."""
 
     __slots__ = ("limit", "takers", "topics", "was_woken", "wish")
 
@@ -107,7 +107,7 @@ class Takers:
         self._rounds.most = most
 
     async def close(self) -> None:
-        """Let takes that are under way end; who waits gets StoreClosed."""
+        """End every wait with StoreClosed, and return when no take is under way."""
         self._loop = None
         self.fail(closed())
         await self._rounds.settled()
@@ -163,7 +163,7 @@ class Takers:
         return Taker(self._loop.create_future(), wish, limit, wait_ms)
 
     def wake(self, topic: str, count: int) -> None:
-        """Let the oldest takers that wait on a topic ask again, as many as ``count`` needs."""
+        """Wake the takers that have waited longest on a topic, as many as ``count`` needs."""
         for take in self._under_way:
             if topic in take.topics:
                 take.was_woken = True
@@ -296,7 +296,7 @@ class Takers:
     # --- waiting ------------------------------------------------------------------------------
 
     def _park(self, takers: list[Taker]) -> None:
-        """Let takers wait; those that were woken for nothing go back to the front."""
+        """Park takers; takers that were woken for nothing return to the front."""
         back = [taker for taker in takers if taker.was_woken]
         for taker in (*(taker for taker in takers if not taker.was_woken), *reversed(back)):
             taker.is_parked = True
@@ -316,7 +316,7 @@ class Takers:
                 del self._parked[topic]
 
     def _let_sleep(self, taker: Taker) -> None:
-        """Let a wait have its end, which it may have already."""
+        """Start the timer that ends a taker's wait, unless the wait has ended already."""
         if not taker.is_waiting:
             taker.is_waiting = True
             taker.future.add_done_callback(lambda _: self._forget(taker))
@@ -325,9 +325,10 @@ class Takers:
                 taker.sleeper.add_done_callback(lambda _: self._end_wait(taker))
 
     def _end_wait(self, taker: Taker) -> None:
-        """Let a taker ask for the last time; one whose take is under way gets that take's answer.
+        """Make a taker ask for the last time; a taker whose take is under way gets its answer.
 
-        What falls due as the wait ends is the taker's: nobody may have been woken for it yet.
+        The last take is needed for messages that fall due as the wait ends: no wake may have come
+        for them yet.
         """
         taker.is_over = True
         if taker.is_parked:
@@ -336,7 +337,7 @@ class Takers:
                 self._ask(taker)
 
     def _forget(self, taker: Taker) -> None:
-        """Let go of a taker that has waited: it has its answer, or has left."""
+        """Cancel the timer of a taker and unpark it: it has its answer, or has left."""
         if taker.sleeper is not None:
             taker.sleeper.cancel()
         if taker.is_parked:

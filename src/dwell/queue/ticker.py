@@ -20,7 +20,7 @@ LOOK_MS = 500
 #: How long to leave a store alone that could not tick.
 _BACKOFF_MS = 1_000
 
-#: What is spaced.
+#: The name under which ticks are spaced.
 _TICKS = "ticks"
 
 

@@ -1,14 +1,14 @@
-"""Turns: when small calls of the store begin, so that they become few and larger ones.
+"""Turns: when small calls of the store begin, so that they combine into few larger calls.
 
-A call of a store that syncs costs as much as a hundred messages in it. While one is under way the
-calls that come gather, and begin together when it has ended; those of one turn of the event loop
-begin together in any case, and a queue that nobody else uses waits for nobody. Large calls begin at
-once, so that the disk has work while the next one is made.
+A call of a store that syncs costs as much as a hundred messages in it. Calls that come while one is
+under way are gathered, and begin together when it has ended. Calls of one turn of the event loop
+always begin together, and the only caller of a queue never waits. Large calls begin at once, so
+that the disk has work while the next call is prepared.
 """
 
 import asyncio
 
-#: A call of so many messages needs no company.
+#: A call of this many messages begins without waiting for others.
 ENOUGH = 128
 
 
@@ -24,7 +24,7 @@ class Turn:
         self._begun: asyncio.Future[None] | None = None
 
     def begin(self) -> None:
-        """Let it begin, if it waits."""
+        """Start the call, if it waits."""
         if self._begun is not None and not self._begun.done():
             self._begun.set_result(None)
 
@@ -60,7 +60,7 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._end_turn)
 
     def end(self, turn: Turn) -> None:
-        """Say that a call has ended; those that waited for that begin."""
+        """Record that a call has ended, and start the calls that waited for it."""
         self._under_way -= turn.is_counted
         if self._waiting and self._under_way < self.most:
             waiting, self._waiting = self._waiting, []

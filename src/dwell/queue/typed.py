@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Typed(Generic[T]):
     """One topic whose bodies are values of a type: ``queue.topic("orders", Order)``.
 
-    What it gives are messages as any other, for ``queue.ack`` and the rest, with a ``value``.
+    It returns ordinary messages, which ``queue.ack`` and the other verbs accept, with a ``value``.
     """
 
     def __init__(self, queue: Carrier, topic: str, kind: type[T]) -> None:
@@ -69,7 +69,7 @@ class Typed(Generic[T]):
             await self._queue.release(batch, counted=False)
 
     async def fitting(self, batch: Batch) -> list[TypedMessage[T]]:
-        """Return those of a batch that are of the type, and bury the others, with the reason."""
+        """Return the messages of a batch that are of the type; bury the others, with the reason."""
         found: list[TypedMessage[T]] = []
         for message in batch:
             try:

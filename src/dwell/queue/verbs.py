@@ -24,22 +24,22 @@ from dwell.queue.home import Home
 from dwell.queue.turns import Turns
 from dwell.store.base import Errors, RemoteStore, Store
 
-#: What a verb by receipt is told: a message that was taken or its receipt, or many of them.
+#: The argument of a verb by receipt: a taken message or its receipt, or many of them.
 Taken: TypeAlias = Message | str
 ManyTaken: TypeAlias = Batch | Sequence[Message] | Sequence[str] | U64
 
-#: What messages are to have as their versions: those that a page or a sweep has of them.
+#: The versions that messages must have, as a page or a sweep returned them.
 Versions: TypeAlias = Sequence[int] | U64
 
-#: How messages are given back: after the topic's own delay, counted, and with which priority; and
-#: what is told of each, beside its receipt: the delay and the error.
+#: How messages are released: after the topic's own delay or not, counted or not, and the priority.
+#: Each message has its receipt, its delay and its error.
 _Release: TypeAlias = tuple[bool, bool, int | None]
 _Released: TypeAlias = tuple[bytes, int, str | None]
 _Bury: TypeAlias = tuple[str | None, int | None]
 
 
 class Verbs:
-    """What :class:`dwell.Queue` does to messages that exist."""
+    """The verbs of :class:`dwell.Queue` that act on existing messages."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -362,7 +362,7 @@ class Verbs:
         return due_ms if delay is None else np.where(due_ms > now_ms, due_ms, clock.least_ms())
 
     async def _kick_first(self, topic: str, limit: int, due_ms: int) -> Results:
-        """Kick the first dead messages, page by page as an answer holds only so many bytes."""
+        """Kick the first dead messages, page by page as an answer holds a limited size."""
         self.check_open()
         codes = [np.empty(0, dtype=np.uint8)]
         cursor: Cursor | None = None
