@@ -14,7 +14,7 @@ _NEEDED = ("typer", "rich")
 def main() -> None:
     """Run the command that the process was started with, and end with its exit code."""
     _hold_standard_files()
-    # What is loaded stays, so that to look through it for garbage is in vain.
+    # The imported modules stay, so garbage collection during the import would find nothing.
     gc.disable()
     try:
         # Most of Rich is loaded where something is shown, but that it is missing is told at once.
@@ -39,9 +39,9 @@ def main() -> None:
 
 
 def _hold_standard_files() -> None:
-    """Open what was closed before the start, so that no file of the store gets such a number.
+    """Open standard files that were closed before the start, so that no store file gets 0 to 2.
 
-    Whatever the system's libraries have to say they write to 2, whichever file that is.
+    The libraries of the system write their messages to 2, whichever file that is.
     """
     for number in range(3):
         try:

@@ -16,7 +16,7 @@ from dwell.version import VERSION
 
 DEFAULT_STORE = "./dwell-data"
 
-#: What makes Typer hand everything after the name of a pipeline to it, its ``--help`` too.
+#: Typer settings that pass all words after the name of a pipeline to it, also ``--help``.
 _FORWARD = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
@@ -33,13 +33,13 @@ class _Command(NamedTuple):
 
     @property
     def function(self) -> Callable[..., None]:
-        """What it does; its module is imported only now."""
+        """The function of the command; its module is imported here, when it is needed."""
         module, _, name = (self.place or f"{self.name}:{self.name}").partition(":")
         found: Callable[..., None] = getattr(import_module(f"dwell.cli.{module}"), name)
         return found
 
 
-#: The commands, in the groups and in the order in which the help shows them.
+#: The commands, in the groups and the order of the help.
 GROUPS: dict[str, tuple[_Command, ...]] = {
     "In and out": (
         _Command("put", """dwell put emails '{"to": "ann"}' --delay 30m"""),
@@ -120,7 +120,7 @@ def _made(name: str) -> Any:
 
 
 class _Made(Mapping[str, Any]):
-    """The commands by name, each read and made when it is asked for, as a start needs only one."""
+    """The commands by name; each is imported and built on first use, as a start needs only one."""
 
     def __getitem__(self, name: str) -> Any:
         return _made(name)

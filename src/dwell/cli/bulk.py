@@ -1,4 +1,4 @@
-"""Putting as many messages as there are lines: batch after batch, with a progress bar."""
+"""Putting a message for each line of a file: batch after batch, with a progress bar."""
 
 import os
 import stat
@@ -41,7 +41,7 @@ def put_lines(session: Session, topic: str, name: str, defaults: Line, on_confli
         try:
             with refused_after(counts.total, "message"), _progress(session.out, source) as moved:
                 for batch in reader.batches():
-                    # What was put is to be counted, so an interrupt waits for the answer.
+                    # An interrupt waits for the answer, so that the counts are complete.
                     with held_back():
                         _put_batch(queue, topic, batch, reader.now_ms, on_conflict, counts)
                     moved(reader.size_bytes, counts.total())

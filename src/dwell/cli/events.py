@@ -16,7 +16,7 @@ from dwell.cli.texts import printable, time_text
 from dwell.threads.sync import SyncQueue
 
 _PAGE = 1000
-#: What fields are called in a table, if not by their own names.
+#: The headings of fields in a table, if they differ from the names.
 _TITLES = {"kind": "event"}
 
 
@@ -58,7 +58,7 @@ def events(
 
 
 def _pages(queue: SyncQueue, position: int) -> Iterator[EventPage]:
-    """Yield the events in pages, until there are no more."""
+    """Yield the events in pages, until a page is empty."""
     page: EventPage | None = None
     while page is None or page.events:
         page = queue.events(position, _PAGE)
@@ -67,7 +67,7 @@ def _pages(queue: SyncQueue, position: int) -> Iterator[EventPage]:
 
 
 def _of(events: Events, topic: str | None, id_: str | None) -> Sequence[Event]:
-    """Return those of one topic, of one id, or of both, where they are given."""
+    """Return the events of a topic, of an id, or of both, as far as they are given."""
     if topic is None and id_ is None:
         return events
     pairs = enumerate(zip(events.topics, events.ids, strict=True))

@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes, and the one place where errors become them."""
+"""How a command ends: the exit codes, and the only code that maps errors to them."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ class Code(IntEnum):
     INTERRUPTED = 130
 
 
-#: What each code means; the help and the reference say it in these words.
+#: The meaning of each code, as the help and the reference state it.
 MEANINGS = {
     Code.DONE: "done",
     Code.OTHER: "an answer that is not what was asked for: an id that is unknown, leased or there "
@@ -44,7 +44,7 @@ _GLOBAL = ("--store", "--json", "--quiet")
 
 
 class PartlyDone(Exception):
-    """Input was refused after something had been done; it is told as the refusal that it was."""
+    """Input was refused after part of the work; it is reported under the refusal's own name."""
 
     def __init__(self, error: InvalidInput, done: str) -> None:
         super().__init__(f"{error} (after {done})")
@@ -140,12 +140,12 @@ def _usage(error: Any) -> str:
 
 
 def _leave_output() -> None:
-    """Let go of an output that nobody reads, so that the flush at exit has somewhere to go."""
+    """Point an output that nobody reads at /dev/null, so that the flush at exit succeeds."""
     _lead_nowhere(sys.stdout)
 
 
 def _leave_errors() -> None:
-    """Let go of a standard error that takes nothing, for the same reason."""
+    """Point a standard error that cannot be written at /dev/null, for the same reason."""
     try:
         if sys.stderr is not None:
             sys.stderr.flush()

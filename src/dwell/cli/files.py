@@ -8,7 +8,7 @@ from dwell.given.options import TABLE_COLUMNS
 
 #: Rows that are read at once.
 _ROWS = 10_000
-#: What stands behind the last dot of a file's name, and how it is read.
+#: The suffixes of file names, and the format of each.
 _FORMATS = {
     "parquet": "parquet",
     "pq": "parquet",
@@ -18,9 +18,9 @@ _FORMATS = {
     "ipc": "arrow",
     "arrows": "stream",
 }
-#: Lines of JSON, which are put as those of --many.
+#: Suffixes of JSON lines, which are put as with --many.
 LINES = ("ndjson", "jsonl")
-#: Columns of CSV that are whole numbers, beside those of milliseconds; all others are text.
+#: Columns of CSV that are whole numbers, like the milliseconds; all others are text.
 _NUMBERS = ("priority", "max_attempts", "delay_level")
 
 
@@ -62,5 +62,5 @@ def _csv_options(pa: Any) -> Any:
         name: pa.int64() if name in _NUMBERS or name.endswith("_ms") else pa.string()
         for name in TABLE_COLUMNS
     }
-    # An empty field of text is none, but for a body.
+    # An empty text field is null, except for a body.
     return pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""])

@@ -6,7 +6,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class _Flags:
-    """What a command and a group have in common."""
+    """The common part of a command and a group."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters; a flag has no word for its value, as it has none."""

@@ -1,4 +1,4 @@
-"""What is given on a command line, as the queue takes it. What is refused, the queue refuses."""
+"""Converts command line arguments to arguments of the queue, which checks them."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ def stdin() -> BinaryIO:
 
 
 def headers(pairs: Sequence[str]) -> dict[str, str] | None:
-    """Return ``name=value`` texts as headers, or None where there are none."""
+    """Return ``name=value`` texts as headers, or None without any."""
     return dict(map(_header, pairs)) or None
 
 

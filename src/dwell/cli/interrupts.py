@@ -8,10 +8,10 @@ from types import CodeType, FrameType
 
 @contextmanager
 def held_back(but_in: CodeType | None = None) -> Iterator[None]:
-    """Let an interrupt wait for the end of what is done; a second one does not wait.
+    """Delay an interrupt until the block ends; a second interrupt is not delayed.
 
-    Nor does one that comes in the code ``but_in``, which knows what to do then. Raises
-    KeyboardInterrupt at the end when one came.
+    An interrupt in the code ``but_in``, which handles it, is not delayed either. Raises
+    KeyboardInterrupt at the end if an interrupt came.
     """
     came = False
 

@@ -16,7 +16,7 @@ from dwell.wire.unknown import explained
 
 BATCH_LINES = 1000
 
-#: Longer than any line can be: a body in which every byte is escaped, and the rest beside it.
+#: Longer than any valid line: a body with every byte escaped, and the other fields.
 MAX_LINE_BYTES = 8 * MAX_BODY_BYTES
 
 
@@ -78,7 +78,7 @@ class Reader:
         return row_of(body, self.now_ms, self._levels_ms, **words_of(line))
 
 
-#: Fields of which a message says one at most.
+#: Groups of fields; a message states at most one field of each.
 _TIMES = ("delay", "due", "due_ms", "delay_level")
 _ENDS = ("ttl", "expires")
 

@@ -19,7 +19,7 @@ from dwell.wire.rows import message_object
 
 _PAGE = 1000
 
-#: The order in which states are listed: what is nearest to a taker stands first.
+#: The order of states in a list: the states closest to a taker come first.
 _STATES = (State.LEASED, State.READY, State.DELAYED, State.DEAD)
 
 
@@ -67,7 +67,7 @@ def print_messages(out: Output, messages: Iterator[Message]) -> int:
         for count, message in enumerate(messages, 1):  # noqa: B007 - the last one is the count
             out.object(message_object(message))
         return count
-    # A table a page, so that a list of millions needs no more room than one of a thousand.
+    # One table a page, so that a list of millions needs the same memory as a list of a thousand.
     while page := list(islice(messages, _PAGE)):
         out.show(message_table(page, RealClock().now_ms()))
         count += len(page)

@@ -1,4 +1,4 @@
-"""What a command prints: objects for programs, tables and lines for people."""
+"""The output of a command: objects for programs, tables and lines for people."""
 
 import codecs
 import contextlib
@@ -65,7 +65,7 @@ class Output:
             raise OutputClosed from None
 
     def show(self, what: "Table") -> None:
-        """Print a table: as wide as the terminal, or where there is none as wide as it is."""
+        """Print a table: as wide as the terminal, or at full width without a terminal."""
         self._people.show(what)
 
     def line(self, text: "str | Text") -> None:
@@ -81,9 +81,9 @@ class Output:
             self.answer(value, text)
 
     def answer(self, value: Mapping[str, Any], text: "str | Text") -> None:
-        """Print an answer, an object for programs, a line for people, as long as it is read.
+        """Print an answer, an object for programs, a line for people, while the output is read.
 
-        What is asked for is done and judged, whether or not somebody goes on reading.
+        When the reader leaves, printing stops, but the command's work and exit code are the same.
         """
         if self._is_gone:
             return
@@ -101,7 +101,7 @@ class Output:
             self.confirm(answer, f"{result}  {printable(name)}", is_as_asked=result is wanted)
 
     def note(self, text: str) -> None:
-        """Say something beside the answer, where there is somebody to hear it."""
+        """Print a remark on standard error, unless it is closed or the command is quiet."""
         if not self.quiet and sys.stderr is not None:
             with contextlib.suppress(OutputClosed, OSError):
                 self._people.note(text)

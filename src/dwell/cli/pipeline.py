@@ -12,7 +12,7 @@ from dwell.cli.session import session_of
 from dwell.errors import InvalidInput
 from dwell.given.values import refusal
 
-#: The pipelines, in the order in which one comes to need them.
+#: The pipelines, in the order of usual use.
 NAMES = ("schedule", "relay", "redrive", "audit", "forecast")
 
 _FOLDER = Path(dwell.__file__).parent / "spark" / "pipelines"

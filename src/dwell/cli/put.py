@@ -1,4 +1,4 @@
-"""``dwell put``: one message, or as many as there are lines."""
+"""``dwell put``: one message, or one for each line."""
 
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from dwell.errors import InvalidInput
 from dwell.message import DEFAULT_PRIORITY, Result
 from dwell.wire.rows import Line, words_of
 
-#: What a put is told when the message is in the queue, as it was asked for.
+#: The results of a put whose message is in the queue as requested.
 _IN = (Result.CREATED, Result.KEPT, Result.REPLACED)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of messages that were taken: ``ack``, ``release``, ``touch`` and ``bury``."""
+"""Verbs on taken messages: ``ack``, ``release``, ``touch`` and ``bury``."""
 
 from typing import Annotated
 

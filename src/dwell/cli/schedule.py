@@ -21,7 +21,7 @@ from dwell.wire.rows import span_of
 
 
 class Action(StrEnum):
-    """What to do."""
+    """The action of the command."""
 
     PUT = "put"
     CHANGE = "change"
@@ -57,7 +57,7 @@ _BY_NAME = {
     Action.REMOVE: _Named(lambda q, name: q.schedules.remove(name), (Result.CANCELLED,)),
 }
 
-#: What an action takes beside a name; put and change take all but ``count``.
+#: The options of an action in addition to the name; put and change take all except ``count``.
 _TAKES = {
     Action.PREVIEW: ("cron", "dialect", "zone", "count"),
     Action.NEXT: ("count",),

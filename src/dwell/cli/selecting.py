@@ -43,7 +43,7 @@ _OPTIONS = (
     _option("due_from", "TIME", f"Only messages due then or later: {_TIME}"),
     _option("due_to", "TIME", f"Only messages due before: {_TIME}"),
 )
-#: What the options are called, for errors.
+#: The names of the options, for errors.
 NAMES = [f"--{option.name.replace('_', '-')}" for option in _OPTIONS]
 
 OptionalIds = Annotated[

@@ -1,4 +1,4 @@
-"""What the options before the command say: which store, and how to answer."""
+"""The session: the options before the command, which select the store and the output."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -42,8 +42,8 @@ class Session:
 
     @contextmanager
     def queue(self, *, create: bool = False) -> Iterator[SyncQueue]:
-        """Open the store; only with ``create`` is one made where there is none."""
-        # Who waits at a terminal is to hear soon that there is no server at an address.
+        """Open the store; a missing store is created only with ``create``."""
+        # A person at a terminal should soon learn that no server is at an address.
         is_server = self.store.startswith(("http:", "https:"))
         patience: dict[str, Any] = {"retries": _RETRIES} if is_server else {}
         handle = dwell.open(self.store, **patience)
@@ -54,9 +54,9 @@ class Session:
             yield queue
 
     def say_if_missing(self, queue: SyncQueue, *topics: str) -> None:
-        """Say beside an empty answer that it is a topic which is not there, if it is so.
+        """After an empty answer, print a note for each topic that does not exist.
 
-        Who may not see which topics there are is told nothing.
+        Prints nothing if the caller may not see the list of topics.
         """
         try:
             known = sorted(queue.stats().topics)

@@ -76,7 +76,7 @@ def _show(out: Output, found: TopicSettings) -> None:
 
 
 def _said(name: str, value: Any) -> str:
-    """Return a value in the form in which it can be given."""
+    """Return a value as the text that sets it."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ",".join(_said(name, item) for item in value)
     if name.endswith(_SPANS):

@@ -1,4 +1,4 @@
-"""Standard output, which may have been closed, or be read no more."""
+"""Standard output, which may be closed or lose its reader."""
 
 import errno
 import os
@@ -7,11 +7,11 @@ from typing import TextIO
 
 
 class OutputClosed(Exception):
-    """Whoever read the output has gone, as ``head`` does when it has enough."""
+    """The reader of the output has gone, as ``head`` does when it has enough."""
 
 
 def flush() -> None:
-    """Hand on what was printed; raises OutputClosed, or OSError where there is no output."""
+    """Flush the output; raises OutputClosed, or OSError without a standard output."""
     try:
         stdout().flush()
     except BrokenPipeError:
@@ -19,7 +19,7 @@ def flush() -> None:
 
 
 def stdout() -> TextIO:
-    """Return it; raises OSError where there is none."""
+    """Return standard output; raises OSError if it was closed before the start."""
     # Python has no object for a standard output that was closed before the start.
     if sys.stdout is None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF), "standard output")

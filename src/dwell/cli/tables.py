@@ -43,7 +43,7 @@ def put_file(
 
 @contextlib.contextmanager
 def _written(name: str, bad: Counter[str]) -> Iterator[Callable[[int, str], None]]:
-    """Give what writes rejected rows to a new file; raises InvalidInput where there is one."""
+    """Yield a writer of rejected rows to a new file; raises InvalidInput if the file exists."""
     try:
         file = open(name, "x", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError as error:

@@ -12,7 +12,7 @@ from dwell.cli.stdout import OutputClosed, stdout
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let the command end as for any other reason, and close its store."""
+        """End the command as for any other reason, and close its store."""
         raise OutputClosed
 
 
@@ -23,14 +23,14 @@ class Terminal:
         self._answers, self.notes = _console(stderr=False), _console(stderr=True)
 
     def show(self, what: Table) -> None:
-        """Print a table: as wide as the terminal, or where there is none as wide as it is."""
+        """Print a table: as wide as the terminal, or at full width without a terminal."""
         if self._answers.is_terminal:
             self._answers.print(what)
         else:
             self.line("\n".join(_plain(what)))
 
     def line(self, text: str | Text) -> None:
-        """Print text, cut nowhere; raises OSError where there is no standard output."""
+        """Print text in full; raises OSError without a standard output."""
         stdout()
         self._answers.print(text if isinstance(text, Text) else Text(text), soft_wrap=True)
 

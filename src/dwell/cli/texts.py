@@ -56,7 +56,7 @@ def _rough(ms: int) -> str:
 
 
 def span_text(ms: int) -> str:
-    """Return a span in the form in which it can be given: "1h30m", "250ms"."""
+    """Return a span as the text that sets it: "1h30m", "250ms"."""
     if ms == 0:
         return "0ms"
     text = ""

@@ -1,6 +1,6 @@
-"""The token file as it is changed: by one at a time, and whole or not at all.
+"""Changes the token file: one process at a time, completely or not at all.
 
-What people wrote there stays as it is: comments, order and form.
+Comments, order and form of the file stay as people wrote them.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ _HASH = re.compile(r"^[ \t]*sha256[ \t]*=[ \t]*", re.MULTILINE)
 
 
 def changed(file: Path, change: Callable[[str], str]) -> None:
-    """Change the text of a file, which is made if it is missing, for its owner alone.
+    """Change the text of a file; a missing file is created, readable by its owner only.
 
-    Two who do so at once come one after the other. Whoever reads meanwhile sees the old text or the
-    new one. Raises OSError where it cannot be replaced.
+    Simultaneous changes run one after the other. Readers see the old text or the new text. Raises
+    OSError if the file cannot be replaced.
     """
     path = Path(os.path.realpath(file))
     is_new = not path.exists()
@@ -53,7 +53,7 @@ def _locked(path: Path) -> Iterator[int]:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            # Whoever had it before has put another file in its place.
+            # The previous holder of the lock has replaced the file: open the new file.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     yield fd

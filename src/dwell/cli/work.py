@@ -61,8 +61,8 @@ def work(
     """Run a worker until SIGTERM or Ctrl-C, then let running handlers finish.
 
     A second signal does not wait for them. The worker opens the store that it was made with, so
-    --store has no effect. With --processes it runs in several of them, which only a store at a URL
-    allows; --http is then the address of the first, and the next ports are those of the others.
+    --store has no effect. With --processes it runs in several processes, which only a store at a
+    URL allows; --http is then the address of the first process, and the others use the next ports.
     """
     session = session_of(context)
     if session.store_given:

@@ -19,9 +19,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def run_many(
     words: Sequence[str], count: int, http: str | None, quiet: bool, *, is_reloaded: bool
 ) -> None:
-    """Run ``dwell work WORDS`` in so many processes until SIGTERM or SIGINT, which all are sent.
+    """Run ``dwell work WORDS`` in ``count`` processes until SIGTERM or SIGINT, which all receive.
 
-    One that ends with status 0, as in a burst, is not started again.
+    A process that ends with status 0, as in a burst, is not started again.
     """
     commands = [
         [*_PROGRAM, *(["--quiet"] if quiet else []), "work", *words, *_http_of(http, at)]
@@ -117,7 +117,7 @@ class _Force:
                         self._running[at] = self._started(self._commands[at])
 
     def end(self) -> None:
-        """Let all end in good order, and wait for them."""
+        """Terminate all processes, and wait until they have finished their work."""
         for process in filter(None, self._running):
             process.terminate()
         for process in filter(None, self._running):

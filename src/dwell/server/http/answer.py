@@ -9,7 +9,7 @@ from dwell.errors import DwellError
 from dwell.wire import problems
 from dwell.wire.problems import Problem, problem_of
 
-#: What is sent, in one piece.
+#: Bytes that are sent in one piece.
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -23,10 +23,10 @@ class Refusal(Exception):
 
 
 class Answer:
-    """A status, bytes of some form, and what headers there are beside those that say that.
+    """An answer: its status, its body in some form, and further headers.
 
-    ``parts`` are the bytes of a long answer, which come one after another; ``close`` is called
-    when no more of them are wanted.
+    ``parts`` are the pieces of a long body, which are sent one after another; ``close`` is called
+    when no further piece is needed.
     """
 
     __slots__ = ("close", "data", "form", "headers", "parts", "status")
@@ -40,7 +40,7 @@ class Answer:
         self.close: Callable[[], Awaitable[None]] | None = None
 
     async def without_parts(self) -> None:
-        """Let go of the parts, of which only the head is wanted."""
+        """Drop the parts of the body, as only the head is sent."""
         self.parts = None
         if self.close is not None:
             await self.close()

@@ -1,4 +1,4 @@
-"""The API: every endpoint, in the order in which the documents show them."""
+"""The API: every endpoint, in the order of the documents."""
 
 from dwell.message import TopicSettings
 from dwell.server.board.board import Overview

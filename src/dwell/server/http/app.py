@@ -36,7 +36,7 @@ def _document() -> bytes:
 
 
 async def docs(call: Call) -> Answer:
-    """Return the docs page, in which nothing runs and to which nothing is loaded."""
+    """Return the docs page, which runs no script and loads nothing."""
     answer = Answer(page(), "text/html; charset=utf-8")
     answer.headers["content-security-policy"] = policy()
     answer.headers["x-content-type-options"] = "nosniff"
@@ -70,7 +70,7 @@ class App:
         return Call(self._service, self._waits, route, headers, delivery)
 
     def begin(self, call: Call) -> None:
-        """Let a request go on, if it may; :meth:`refusal` says why not."""
+        """Admit a request; if that raises, :meth:`refusal` makes the answer."""
         call.enter()
         try:
             call.check()
@@ -81,14 +81,14 @@ class App:
     async def answer(self, call: Call) -> Answer:
         """Return the answer to a request that has come whole; it is counted until then."""
         try:
-            # The body may have taken a while, in which rights may have ended.
+            # Rights may have ended while the body was received.
             call.authorize()
             begin(call.calling)
             if not call.endpoint.is_long:
                 return await call.endpoint.handler(call)
             async with call.looking():
                 answer = await call.endpoint.handler(call)
-                # What took long to find is not shown to a caller whose rights ended meanwhile.
+                # A slow result is not shown to a caller whose rights ended during the search.
                 call.check_again()
                 return answer
         except Exception as error:

@@ -1,6 +1,6 @@
-"""Bodies of messages as they came, in JSON or MessagePack: none is unpacked that is too large.
+"""Bodies of messages as received, in JSON or MessagePack; a body over the limit is not unpacked.
 
-What a few bytes say can be many objects: a megabyte of empty maps is 64 MB of them.
+A few bytes can unpack to many objects: a megabyte of empty maps takes 64 MB.
 """
 
 from typing import Any
@@ -15,15 +15,15 @@ from dwell.wire.rows import body_of
 #: How a number with a fraction begins in MessagePack, and by how many bytes it may be longer there
 #: than in JSON, where it is three at least.
 _FRACTIONS = {b"\xcb": 6, b"\xca": 2}
-#: What stands before a text in MessagePack may be longer than two quotes: by a byte from 256 signs
-#: on, and by some before a very long one. Nothing else is longer than in JSON.
+#: The header of a text in MessagePack can be longer than two quotes: by a byte from 256 characters
+#: on, and by a few for a very long text. Nothing else is longer than in JSON.
 _FEWEST_OF_A_LONG_TEXT, _HEAD_BYTES = 256, 8
 #: How many signs JSON may write for a byte of a text.
 _ESCAPED = 6
 
 
 def unpacked(raw: msgspec.Raw, field: str, *, packed: bool) -> Any:
-    """Return what a body says, None where there is none; raises InvalidBody for a large one."""
+    """Return the value of a body, None without a body; raises InvalidBody for a large one."""
     check_written(raw, field)
     data = bytes(raw)
     if not data:

@@ -1,4 +1,4 @@
-"""A body as it comes: one that is large lies in pages of its own, which grow without a copy."""
+"""The body of a request as received; a large one lies in memory pages that grow in place."""
 
 import io
 import mmap
@@ -44,7 +44,7 @@ class Body:
             pages.write(self.data)
             self._data, self._pages = b"", pages
         if self.size_bytes > len(pages):
-            # The system moves pages by their numbers; an allocator would copy what there is.
+            # The system remaps the pages; an allocator would copy the bytes received until now.
             pages.resize(self.size_bytes + _GROWTH_BYTES)
         pages[at : self.size_bytes] = part
 

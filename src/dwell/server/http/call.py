@@ -48,13 +48,13 @@ from dwell.wire.unknown import explained
 
 T = TypeVar("T")
 
-#: The largest body of a request: a batch in JSON, its bodies in base64, and the rest beside them.
+#: The largest body of a request: a batch in JSON with its bodies in base64, and its other fields.
 MAX_REQUEST_BYTES = 2 * MAX_BATCH_BYTES
 #: How many topics a request may wait on.
 MOST_WAITING_TOPICS = 1000
-#: What an answer takes while it is made: messages as they are read, and as they are sent.
+#: The memory that an answer takes while it is made: its messages as read, and as sent.
 MOST_ANSWER_BYTES = 2 * MAX_BATCH_BYTES
-#: The largest body of one that brings no batch of messages: as many ids as may be, and more.
+#: The largest body of a request that brings no messages: the most ids allowed, and more.
 MAX_ASK_BYTES = 8 * 1024 * 1024
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -72,19 +72,19 @@ HEADERS = frozenset(
 
 
 class Asked(Protocol):
-    """What a call has to know of its endpoint."""
+    """The properties of its endpoint that a call needs."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the endpoint."""
 
     @property
     def handler(self) -> "Callable[[Call], Awaitable[Answer]]":
-        """What answers it."""
+        """The function that answers the request."""
 
     @property
     def rights(self) -> tuple[Right, ...]:
-        """The rights of which it needs one; none where everybody may."""
+        """The rights that allow the call, any one of them; empty if everybody may call it."""
 
     @property
     def scope(self) -> Scope:
@@ -192,7 +192,7 @@ class Call:
     def enter(self) -> None:
         """Count the request as in flight; raises ServerBusy or StoreFull.
 
-        Who looks after the server is told how it is even when it can do no more.
+        Endpoints without rights are not counted, so that monitoring works under overload.
         """
         if self.endpoint.rights:
             self.service.in_flight.enter()
@@ -209,9 +209,9 @@ class Call:
 
     @contextmanager
     def waiting(self, topics: int) -> Iterator[None]:
-        """Count it as one that only waits, for the length of a block; raises ServerBusy.
+        """Count the request as only waiting, for the length of a block; raises ServerBusy.
 
-        What it keeps for each of its topics counts as under way.
+        The memory that it holds for each of its topics stays counted as in flight.
         """
         self.check_waiting(len(self.waits))
         kept_bytes = self._in_flight.keep_topics(topics)
@@ -232,7 +232,7 @@ class Call:
         return self._in_flight.watch(most) if isinstance(self._in_flight, Share) else nullcontext()
 
     def streaming(self) -> AbstractContextManager[None]:
-        """Count it as one that waits after it was answered, for the length of a block."""
+        """Count the request as a stream that waits, for the length of a block."""
         return self._in_flight.wait() if isinstance(self._in_flight, Share) else nullcontext()
 
     @asynccontextmanager
@@ -262,13 +262,13 @@ class Call:
 
     @property
     def large_takes(self) -> asyncio.Semaphore:
-        """What lets only some takes of many messages be under way at a time."""
+        """The semaphore that bounds how many large takes run at a time."""
         return self._in_flight.takes
 
     async def reserve_answer(self, size_bytes: int, *, is_held: bool = False) -> None:
-        """Reserve so many bytes for an answer until it is sent, waiting for those of others.
+        """Reserve memory for an answer until it is sent; waits for memory that others reserved.
 
-        ``is_held``: the messages are in memory already. Raises ServerBusy, and StoreFull where the
+        ``is_held``: the messages are in memory already. Raises ServerBusy, and StoreFull if the
         process lacks memory for it.
         """
         size_bytes = min(size_bytes, MOST_ANSWER_BYTES)
@@ -320,9 +320,9 @@ class Call:
         return await self.queue.put_puts(puts, on_conflict)
 
     async def _has_put(self, count: int) -> bool:
-        """Tell whether this is a repeat, all messages of which were put: it brings nothing.
+        """Tell whether this repeats a request whose messages were all put, and so puts none.
 
-        That the first of them was, says nothing of others that a repeat may have more.
+        All messages are checked: if the first was put, others of the request may not have been.
         """
         calling = calling_now()
         if calling is None or not calling.is_again:
@@ -357,7 +357,7 @@ class Call:
         self._body.add(data)
 
     def check_size(self, size_bytes: int) -> None:
-        """Refuse a body of so many bytes where that is too much; raises BatchTooLarge."""
+        """Refuse a body that is larger than the endpoint allows; raises BatchTooLarge."""
         most_bytes = self.endpoint.most_bytes
         if size_bytes > most_bytes:
             raise BatchTooLarge(
@@ -398,19 +398,18 @@ class Call:
             self.asked = media.asked(self._header(b"accept"), self.endpoint.gives)
 
     def authorize(self) -> None:
-        """Refuse, once all has come, what may have been allowed only when the head came.
+        """Check the rights again when the body is complete: they may have changed since the head.
 
-        What the body names is left to the handler.
+        The handler checks the rights on topics that the body names.
         """
         scope = self.endpoint.scope
         if self.endpoint.rights and scope is not Scope.NAMED and not self.service.tokens.is_open:
             check_grant(self.grant, self.endpoint.rights, self._covered())
 
     def check_again(self) -> None:
-        """Refuse a request after a wait in which the caller's rights may have ended.
+        """Refuse a request if the caller's rights ended while it waited; raises AccessDenied.
 
-        Every wait that others can make long needs it, before anything is changed or shown. Raises
-        AccessDenied.
+        Every wait that others can make long needs this check before anything is changed or shown.
         """
         self.authorize()
         if self._allowed is not None:
@@ -464,7 +463,7 @@ class Call:
 
     @property
     def grant(self) -> Grant:
-        """What the caller may do; raises Unauthorized for a token that is unknown."""
+        """The rights of the caller; raises Unauthorized for an unknown token."""
         return self.service.tokens.grant(self._token())
 
     def _token(self) -> str | None:
@@ -473,10 +472,10 @@ class Call:
         return header[len(_BEARER) :].strip() if header.lower().startswith(_BEARER) else None
 
     def reached(self, due_ms: I64) -> I64:
-        """Return dues, with now for those that have come by the caller's clock, if not by ours.
+        """Return due times, with now for each that is past by the caller's clock but not by ours.
 
-        A client of ours says in ``dwell-now-ms`` what time it takes it to be here, a round trip
-        ahead at most. What it puts as due now has to be due when the answer comes.
+        Our own clients send in ``dwell-now-ms`` their estimate of the server's time, which is ahead
+        by a round trip at most. A message that they put as due now must be due in the answer.
         """
         if not self.their_ms:
             return due_ms
@@ -485,16 +484,16 @@ class Call:
 
     @property
     def their_ms(self) -> int:
-        """What time it is by the caller's clock; 0 where that is not said."""
+        """The time by the caller's clock; 0 if the request does not say it."""
         theirs = self._header(_NOW) or ""
         is_number = theirs.isascii() and theirs.isdigit() and len(theirs) <= _MOST_DIGITS
         return int(theirs) if is_number else 0
 
     @property
     def calling(self) -> Calling | None:
-        """What numbers the messages of a request that said its call number; raises InvalidInput.
+        """The call numbers of the request's messages; raises InvalidInput.
 
-        None for other requests, and where the store keeps no numbers.
+        None if the request has no call number, or the store keeps no numbers.
         """
         said = self._header(_CALL)
         if said is None or not self.endpoint.numbered or not self.queue.store.keeps_calls:
@@ -557,7 +556,7 @@ class Call:
             self.taken = None
 
     def give_back_from(self, place: int) -> None:
-        """Give back what was taken from a place on, for which the answer has no room."""
+        """Release the taken messages from a place on: the answer has no room for them."""
         if self.taken is not None:
             self.waits.returns.give_back(self.queue, self.taken[place:])
             self.taken = self.taken[:place]
@@ -578,7 +577,7 @@ class Call:
 
 
 def _host_of(origin: str) -> str:
-    """Return the host of an origin; empty for what is none."""
+    """Return the host of an origin; empty if it is not valid."""
     try:
         return urlsplit(origin).netloc
     except ValueError:

@@ -1,7 +1,7 @@
-"""The console over HTTP: files that a browser may run, frame and load nowhere else.
+"""The console over HTTP: static files that a browser may run, but only from this server.
 
-They hold nothing of the store: what a page shows it asks for with the token of whoever looks, so
-they are for everybody. No site may frame them, open them to be driven, or see what they load.
+They contain no data of the store: a page requests its data with the token of its user, so the files
+are public. No other site may frame the pages, open them to control them, or see what they load.
 """
 
 from dwell.server.console.files import INDEX, pages
@@ -9,7 +9,7 @@ from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.endpoint import Endpoint
 
-#: What a browser may do for a page: run and show what comes from here, and ask this server.
+#: The content security policy of a page: it runs files and sends requests of this server only.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -37,7 +37,7 @@ _HEADERS = {
 
 
 async def begin(call: Call) -> Answer:
-    """Lead to the folder in which the files are."""
+    """Redirect to the folder of the files."""
     answer = Answer(b"", "text/plain; charset=utf-8", 307)
     answer.headers |= {**_HEADERS, "location": "console/"}
     return answer

@@ -7,10 +7,10 @@ from dwell.server.inflight import InFlight
 
 
 class Delivery:
-    """What is written on one connection, and who is told when that is lost.
+    """Tracks whether the answers on one connection are sent, and reports when it is lost.
 
-    There is one request at a time. Over TLS (not plain), what is encrypted counts as sent. What the
-    system does not take counts at ``in_flight``.
+    A connection has one request at a time. Over TLS (not plain), encrypted bytes count as sent. The
+    bytes that the system has not accepted count in ``in_flight``.
     """
 
     __slots__ = (
@@ -40,16 +40,16 @@ class Delivery:
         self._transport = transport
         self.is_plain = transport.get_extra_info("sslcontext") is None
         if self.is_plain:
-            # An answer is handed over when the system has all of it: so the transport, which keeps
-            # what the system does not take, says when it keeps something and when it does no more.
-            # Over TLS it would pause for ever, as there it never has less than nothing to write.
+            # An answer is delivered when the system has accepted all of it. So the transport
+            # reports when it buffers bytes that the system did not accept, and when its buffer is
+            # empty. Over TLS this limit would pause for ever, as its buffer is never below zero.
             transport.set_write_buffer_limits(high=0)
 
     def deliver(self, undo: Callable[[], None]) -> None:
-        """Call ``undo`` unless the system takes all of the answer that was just written.
+        """Call ``undo`` unless the system accepts all of the answer that was just written.
 
-        What the system has is out of our hands: whether it was read, only an ack can tell. A client
-        that has ended its half may be gone, so there the client's system has to take it.
+        Whether the client reads bytes that the system has accepted, only an ack can tell. A client
+        that has closed its sending side may be gone, so its system must have acknowledged them.
         """
         if self.is_lost or self._transport.is_closing():
             undo()
@@ -84,13 +84,13 @@ class Delivery:
             then()
 
     def end(self) -> None:
-        """Say that the client has ended its half: nothing waits for messages any more."""
+        """Record that the client has closed its sending side, and end waits for messages."""
         self.is_ended = True
         if self.on_lost is not None:
             self.on_lost()
 
     def lose(self) -> None:
-        """Say that nobody will read an answer any more."""
+        """Record that no answer will be read, and undo the undelivered answers."""
         self.is_lost = True
         self._let_go()
         self.end()

@@ -25,7 +25,7 @@ def check(data: Data, kind: Any) -> None:
     if len(data) <= _SHORT_BYTES:
         return
     most = most_elements(kind)
-    # Texts may have commas of their own, so many of them say only that it has to be looked at.
+    # Texts may contain commas, so too many commas only mean that the body must be scanned.
     if most is None or _commas(data) <= most:
         return
     is_text, count, rest = False, 0, b""

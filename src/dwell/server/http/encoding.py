@@ -1,6 +1,6 @@
 """Encoding: messages as rows of JSON, NDJSON or MessagePack, up to the size of an answer.
 
-Large ones are encoded in parts, between which the other connections have their turn.
+Large batches are encoded in parts; other connections are served between the parts.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from dwell.server.http.media import Media
 from dwell.slices import places
 from dwell.wire.rows import shown
 
-#: How large messages are of which an answer is made in one go.
+#: The size of messages whose answer is still made in one go.
 SMALL_BYTES = 64 * 1024
 _SMALL_MESSAGES = 100
 #: How large a page of rows may be: they are larger in memory than columns are.
@@ -44,7 +44,7 @@ def is_small(batch: Batch) -> bool:
 
 
 def parts_of(batch: Batch) -> Iterator[slice]:
-    """Yield the parts of a batch of which none takes a turn of the event loop for itself."""
+    """Yield the parts of a batch, each small enough for one turn of the event loop."""
     costs = sizes_of(batch.bodies) + _EXTRA_COST * sizes_of(batch.extras) + _MESSAGE_BYTES
     return places(costs, _TURN_BYTES)
 
@@ -67,9 +67,9 @@ class Rows:
     async def of(
         cls, messages: Iterable[Message | None], form: Media, most_bytes: int = MAX_BATCH_BYTES
     ) -> "Rows":
-        """Return messages as rows, all of them where ``most_bytes`` is 0; None is a row, too.
+        """Return messages as rows, all of them if ``most_bytes`` is 0; None is a row, too.
 
-        All of them are for a store that gives more than it is asked for, as what lies together.
+        0 is for a store that returns more messages than requested, because it stores them together.
         """
         rows = cls(form)
         left_bytes = _TURN_BYTES

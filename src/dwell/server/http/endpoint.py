@@ -1,4 +1,4 @@
-"""An endpoint: one verb of the API, as data from which routes, checks and documents are made."""
+"""An endpoint: one verb of the API, as the data that routes, checks and documents are made from."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,15 +19,16 @@ ROWS_COLUMNS = (*ROWS, Media.COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What an endpoint is called, what it takes and answers, and who may call it.
+    """One verb of the API: its name, path, request, answer and rights.
 
-    A caller needs any one of its ``rights`` on the topics of its ``scope``, and where there is an
-    ``also``, that right on the topic that the body names; without rights everybody may call it.
-    Several kinds of ``answer`` are a tuple. ``takes`` and ``gives`` are the forms of body and
-    answer; none for an answer of a form of its own. ``most_bytes`` is how long the body may be.
-    What is ``audited`` changes what others rely on, which the audit log tells of, unless the
-    handler says that it did not. An endpoint that ``is_long`` looks through much, for a few callers
-    at a time. Requests that are ``numbered`` may say their call number, by which a repeat is known.
+    A caller needs any one of its ``rights`` on the topics of its ``scope``, and the right ``also``,
+    if given, on the topic that the body names; without rights everybody may call it. Several kinds
+    of ``answer`` are a tuple. ``takes`` and ``gives`` are the media types of body and answer; they
+    are empty for an answer with a form of its own. ``most_bytes`` is the limit of the body. An
+    ``audited`` endpoint changes what others rely on: the audit log has each request, unless the
+    handler says that it changed nothing. An endpoint that ``is_long`` searches much data, for a few
+    callers at a time. A request to a ``numbered`` endpoint may have a call number, so that a repeat
+    is recognized.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""Ends: when a token ends, those who wait with it are told."""
+"""Ends: when a token ends, requests that wait with it are ended."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dwell.server.tokens import Tokens
 
-#: How long the clock is trusted at most: it may be set meanwhile.
+#: The longest time between two looks at the clock, as it may be set.
 _LONGEST_S = 60.0
 
 
@@ -24,7 +24,7 @@ class Ends:
         self._plan()
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         with contextlib.suppress(ValueError):
             self._tokens.on_change.remove(self._changed)
         if self._timer is not None:

@@ -12,7 +12,7 @@ from dwell.queue.search import find
 from dwell.server.http.call import Call
 from dwell.server.http.schemas.requests import Which
 
-#: How many messages one request may look at, to find those that match, or cancel.
+#: How many messages one request may look at to find matches, or to cancel them.
 MOST_LOOKED_AT = 100_000
 
 #: How many steps an expression may take in one request: some seconds.
@@ -33,9 +33,9 @@ def selection_of(
 
 
 def matcher_of(selection: Selection, *, is_cut: bool = True) -> Matcher:
-    """Return what looks for messages in one request, as long as that may be; raises InvalidQuery.
+    """Return a matcher with the limits of one request; raises InvalidQuery.
 
-    What is not cut looks at all, or takes its steps.
+    Unless ``is_cut``, it has no time limit, and only the steps are limited.
     """
     return Matcher(selection, MOST_STEPS, MOST_LOOK_S if is_cut else math.inf)
 
@@ -43,7 +43,7 @@ def matcher_of(selection: Selection, *, is_cut: bool = True) -> Matcher:
 async def look(
     call: Call, topic: str, which: Selection, state: State, cursor: Cursor | None, limit: int
 ) -> Page:
-    """Return at most ``limit`` messages that match, no more than an answer holds."""
+    """Return at most ``limit`` messages that match, up to the size of an answer."""
     return await find(
         call.queue.store,
         topic,

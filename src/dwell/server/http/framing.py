@@ -36,9 +36,9 @@ def head_of(answer: Answer, now_ms: int, size: bytes, *, keeps: bool) -> bytes:
 async def pieces_of(
     answer: Answer, now_ms: int, *, is_chunked: bool, keeps: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what is sent of an answer that comes in parts; closes it at the end.
+    """Yield the pieces of an answer that has parts; closes it at the end.
 
-    What is neither sized nor in chunks ends with the connection.
+    An answer with neither a length nor chunks ends with the connection.
     """
     assert answer.parts is not None
     try:

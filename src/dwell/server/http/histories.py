@@ -28,7 +28,7 @@ _SWEPT = 1000
 
 
 class _Found(NamedTuple):
-    """What a search back through the event log met; None as ``before`` when it is at its end."""
+    """The result of a search back through the event log; ``before`` is None at the log's end."""
 
     events: list[Event]
     before: int | None

@@ -69,7 +69,7 @@ async def reschedule(call: Call) -> Answer:
 
 
 async def kick(call: Call) -> Answer:
-    """Bring dead messages back, with their attempts anew: kicked or unknown."""
+    """Make dead messages ready again, with all of their attempts: kicked or unknown."""
     topic, ask = call.allowed_topic(), request_of(call, KickRequest)
     delay = span(ask, "delay")
     columns.one_of(delay=delay, due=ask.due, due_ms=ask.due_ms)
@@ -89,10 +89,10 @@ async def kick(call: Call) -> Answer:
 
 
 async def get(call: Call) -> Answer:
-    """Return messages by their ids, null where one is unknown or damaged, 16 MiB of them at most.
+    """Return up to 16 MiB of messages by their ids, null for an unknown or damaged message.
 
-    They are those of the first ids; ``next`` is the place of the first id of which nothing is said
-    yet, where the next request begins, and null when something was said of each.
+    The answer covers the first ids. ``next`` is the place of the first id that it does not cover,
+    where the next request begins, and null when it covers all.
     """
     topic, ask = call.allowed_topic(), call.body(GetRequest)
     ids = columns.any_ids(ask.ids)
@@ -150,7 +150,7 @@ def _one_of(**given: object) -> None:
 
 
 def _check_ids_alone(call: Call, ask: ChangeRequest) -> None:
-    """Refuse beside ids what only goes with a filter; what has ids is a caller's daily work."""
+    """Refuse fields that need a filter if ids are given; with ids only schedules are audited."""
     call.is_audited = call.path["topic"] == SCHEDULES
     call.change = {"ids": len(ask.ids or ())}
     for name in ("cursor", "dry_run", "pace", "paced"):
@@ -166,7 +166,7 @@ async def _bulk(call: Call, topic: str, ask: ChangeRequest, how: Change) -> Answ
     which = selection_of(wanted, wanted.headers, wanted.states)
     if start is not None and start.state not in (which.states or how.states):
         raise values.refusal(InvalidLimit, "cursor", ask.cursor, "that of the same request")
-    # What was moved ahead is met again by who goes on, so that it is not cut.
+    # A reschedule that continued after a cut would find moved messages again, so it is not cut.
     is_cut = ask.dry_run or how.verb != "reschedule"
     call.is_audited = not ask.dry_run
     call.change = {"filter": msgspec.to_builtins(wanted)}

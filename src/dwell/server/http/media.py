@@ -1,4 +1,4 @@
-"""Media types: in which forms messages come and go, and which one a caller asks for."""
+"""Media types: the forms of messages in requests and answers, and the choice of the caller."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -40,7 +40,7 @@ def given(content_type: bytes | None, allowed: Sequence[Media]) -> Media:
 
 
 def asked(accept: str | None, allowed: Iterable[Media]) -> Media:
-    """Return the first form that a caller accepts; answers 406 when there is none."""
+    """Return the first form that a caller accepts; raises Refusal with 406 if it accepts none."""
     if not accept:
         return Media.JSON
     for part in accept.split(","):

@@ -84,7 +84,7 @@ def _largest(
 
 
 class _Alone(Collector):
-    """One figure, which is written by itself."""
+    """A figure without labels, written on its own line."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -105,7 +105,7 @@ async def _oldest_ready(queue: Queue) -> dict[str, float]:
 
 
 class _Figures(Collector):
-    """What one scrape shows."""
+    """The figures of one scrape."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ class Notes:
         out_bytes: int,
         took_s: float,
     ) -> None:
-        """Note a request; one that is none, or for which there is no endpoint, has no call."""
+        """Log a request; it has no call if it was malformed or no endpoint matched."""
         path = "" if call is None else call.endpoint.path.replace(":path", "")
         token = "" if call is None else call.token
         who = {"port": "http", "peer": peer_of(transport), "token": token}

@@ -30,7 +30,7 @@ _DESCRIBED = (Media.JSON, Media.MSGPACK)
 #: The bounds of the integers that 32 bits hold.
 _INT32 = (-(2**31), 2**31 - 1)
 
-#: What each path parameter may be.
+#: The schema of each path parameter.
 _PATH: dict[str, dict[str, Any]] = {
     "topic": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,200}$"},
     "id": {"type": "string", "minLength": 1, "maxLength": 256},
@@ -39,7 +39,7 @@ _PATH: dict[str, dict[str, Any]] = {
     "name": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,200}$"},
 }
 
-#: The statuses with which any endpoint may refuse, and why.
+#: The statuses of refusals that any endpoint may answer, and why.
 _REFUSALS = {
     "400": "The request is not one that can be done: `error` names the class.",
     "401": "The token is missing or unknown.",
@@ -66,7 +66,7 @@ _PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     "healthz": ("text/plain", _TEXT),
     "readyz": ("text/plain", _TEXT),
 }
-#: The events of each stream, in the order in which the first of each comes.
+#: The events of each stream, in the order of their first occurrence.
 _EVENTS = {
     "push": (StreamEvent, MessagesEvent),
     "watch": (OverviewEvent, LoadEvent, HoldersEvent, HealthEvent),

@@ -45,7 +45,7 @@ def page() -> bytes:
 
 @functools.cache
 def policy() -> str:
-    """Return what a browser may do for the page: show it with its own style, and no more."""
+    """Return the content security policy of the page: only its own style is allowed."""
     digest = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'sha256-{digest}'; "

@@ -22,14 +22,14 @@ from dwell.server.http.media import Media
 from dwell.slices import slices
 from dwell.wire.columns import columns_of_page
 
-#: What a store gives a part of: it has messages.
+#: A part of a store's content, with messages.
 P = TypeVar("P", Page, Sweep)
 
 _CURSOR = "dwell-cursor"
 _CURSOR_TEXT = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})")
 _WORDS = {str(state): state for state in State if state is not State.GONE}
-#: How many messages are read by their ids at least before it is looked at how large they are; as a
-#: rule as many as there is room for if they are of the largest.
+#: The least number of messages that are read by their ids before their size is checked. Usually the
+#: number is what fits if each message has the maximum size.
 _FEWEST = 4
 #: How many topics an answer holds, and how many names are put in order before others have a turn.
 MOST_TOPICS = 10_000
@@ -75,12 +75,12 @@ async def names_after(names: Iterable[str], after: str) -> tuple[list[str], str 
 
 
 def answer_bytes(messages: int) -> int:
-    """Return how much an answer of so many messages may take while it is made."""
+    """Return the memory that an answer of ``messages`` may take while it is made."""
     return 2 * min(messages * MAX_BODY_BYTES, MAX_BATCH_BYTES)
 
 
 def cursor_of_rest(page: Page, count: int) -> Cursor | None:
-    """Return where a page goes on of which an answer holds only so many messages."""
+    """Return the cursor that continues a page after its first ``count`` messages."""
     return page.cursor if count == len(page.messages) else cursor_before(page, count)
 
 
@@ -102,10 +102,10 @@ async def page_answer(call: Call, page: Page) -> Answer:
 async def read_in_rows(
     read: Callable[[int], Awaitable[P]], limit: int, form: Media
 ) -> tuple[P, Rows]:
-    """Return what ``read`` gives for a limit, and its messages as rows of which an answer has room.
+    """Return the result of ``read`` for a limit, and its messages as rows that fit an answer.
 
-    Only the store knows where a page of fewer goes on, so it is read again with a lower limit, but
-    for a store that gives more than it is asked for: what lies together.
+    Only the store knows where a shorter page ends, so the page is read again with a lower limit. A
+    store may return more messages than requested because it stores them together; those all go out.
     """
     while True:
         page = await read(limit)
@@ -134,7 +134,7 @@ def with_cursor(answer: Answer, cursor: Cursor | None) -> Answer:
 async def first_of(
     queue: Queue, topic: str, ids: Sequence[bytes], most_bytes: int
 ) -> list[Message | StoreDamaged | None]:
-    """Return the messages of the first ids, of at most so many bytes, of one at least."""
+    """Return the messages of the first ids, up to ``most_bytes``, at least one message."""
     found: list[Message | StoreDamaged | None] = []
     size_bytes = 0
     while len(found) < len(ids):

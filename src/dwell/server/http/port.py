@@ -12,7 +12,7 @@ from dwell.server.service import Service
 
 
 class HttpPort:
-    """Serves a queue over HTTP. ``port`` 0 takes one that is free."""
+    """Serves a queue over HTTP. ``port`` 0 takes a free port."""
 
     def __init__(
         self, service: Service, host: str, port: int, *, ssl: tls.SSLContext | None = None
@@ -50,7 +50,7 @@ class HttpPort:
         self._ends.start()
 
     def joined(self, connection: Protocol) -> None:
-        """Take in a connection; one that is too late is ended at once."""
+        """Add a connection; after the stop has started, it is closed at once."""
         self.connections.add(connection)
         self._empty.clear()
         if self.waits.is_over:
@@ -67,15 +67,15 @@ class HttpPort:
         self._listener.left(connection)
 
     def ended(self, connection: Protocol) -> None:
-        """Note that nothing of a connection is under way any more."""
+        """Note that a connection has nothing under way."""
         self.connections.discard(connection)
         if not self.connections:
             self._empty.set()
 
     def cork(self, protocol: Protocol) -> None:
-        """Flush it when all answers of this turn of the event loop are made.
+        """Flush a connection when all answers of this turn of the event loop are made.
 
-        What is sent in one go wakes those who read it once, and not one after another.
+        One write wakes a client once, instead of once for each answer.
         """
         if not self._corked:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -91,7 +91,7 @@ class HttpPort:
             protocol.flush()
 
     async def stop(self) -> None:
-        """Accept no more, end every wait, answer what was asked, and close every connection."""
+        """Stop accepting, end every wait, finish the answers, and close every connection."""
         if self._listener is None or self.waits.is_over:
             return
         self._ends.stop()
@@ -102,7 +102,7 @@ class HttpPort:
                 connection.shutdown()
             await self._empty.wait()
         except asyncio.CancelledError:
-            # There is no more time: what was taken for them goes back.
+            # The grace period is over: abort, which releases the messages taken for answers.
             for connection in list(self.connections):
                 connection.abort()
             await self._empty.wait()

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 MAX_HEAD_BYTES = 64 * 1024
 #: How many headers a request may have, which cost more than their bytes.
 MOST_HEADERS = 100
-#: What came and is not parsed yet, beyond which nothing more is read.
+#: The limit of received bytes that are not parsed yet; beyond it reading pauses.
 _MOST_HELD_BYTES = 64 * 1024
 #: The versions of HTTP that are answered.
 _VERSIONS = ("1.0", "1.1")
@@ -44,7 +44,7 @@ _MOST_PARTS, _CHUNKED_BYTES = 1000, 8 * 1024
 
 _CHUNKED = b"chunked"
 
-#: What is read of a head; the rest of it is let go of, as requests may wait for long.
+#: The headers that are kept; others are dropped, as a request may wait for long.
 _READ = HEADERS | {b"content-length", b"expect", b"transfer-encoding"}
 #: Of these a request has one, or it means different things to different readers.
 _ONCE = frozenset(
@@ -53,7 +53,7 @@ _ONCE = frozenset(
 
 
 class Port(TypingProtocol):
-    """Who is told which connections there are."""
+    """The owner of the connections, which is notified of their changes."""
 
     def joined(self, protocol: "Protocol") -> None:
         """Note a connection that is there."""
@@ -65,7 +65,7 @@ class Port(TypingProtocol):
         """Note that it is gone; what it asked may still be under way."""
 
     def ended(self, protocol: "Protocol") -> None:
-        """Note that nothing of it is under way any more."""
+        """Note that the connection has nothing under way."""
 
     def cork(self, protocol: "Protocol") -> None:
         """Flush it when all answers of this turn of the event loop are made."""
@@ -75,10 +75,10 @@ class Port(TypingProtocol):
 
 
 class Protocol(asyncio.BufferedProtocol, Connection):
-    """One connection; who is slower, or sends a larger head, than is allowed is hung up on.
+    """One connection; closed if its client is too slow or sends a head that is too large.
 
-    What is handed to the parser ends where a request may end. So nothing is parsed while a request
-    is being answered, and little is read: what a connection may hold is bounded.
+    The parser gets bytes only up to a possible end of a request. So nothing is parsed while a
+    request is being answered, and little is read: the memory of a connection is bounded.
     """
 
     __slots__ = (
@@ -133,7 +133,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._is_newer = True
         self._delivery = Delivery()
         self._transport: asyncio.Transport
-        # What came and is not parsed, from a place on.
+        # Received bytes; those from ``_at`` on are not parsed yet.
         self._held = b""
         self._at = 0
         # The request that is coming. It is whole before it begins, and once all of it has come.
@@ -182,8 +182,8 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             self._unread.cancel()
         if self._call is not None:
             self._call.leave()
-        # Who was here is forgotten at once: the parser and this know each other, so that it would
-        # last until cycles are looked for.
+        # The parser and this object refer to each other: break the cycle, so that the memory is
+        # freed at once and not by the garbage collector.
         self._call, self._headers, self._parser = None, {}, None
         self._held, self._at = b"", 0
         self._is_closing = True
@@ -219,7 +219,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
     # --- what the parser finds ----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Begin a request; raises ValueError for one that begins where none may."""
+        """Begin a request; raises ValueError if the request before it has not ended."""
         if self._answering is not None:
             raise ValueError("it begins where the request before it had not ended")
         self._is_whole = self._is_chunked = False
@@ -232,7 +232,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or one that follows a body in chunks, which says nothing to us."""
+        """Take a header; trailers after a body in chunks are ignored."""
         if not self._is_head:
             return
         self._header_count += 1
@@ -246,7 +246,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._headers[name] = value.strip()
 
     def on_headers_complete(self) -> None:
-        """Begin to answer a request, if only with a refusal; raises ValueError for what is none."""
+        """Begin to answer a request, or to refuse it; raises ValueError if it is malformed."""
         headers, parser = self._headers, self._parser
         assert parser is not None
         version = parser.get_http_version()
@@ -349,7 +349,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         if not left_bytes or self._is_closing:
             self._held, self._at = b"", 0
         elif left_bytes < self._at:
-            # What was parsed need not stay in memory as long as the rest waits.
+            # Drops the parsed bytes, which would stay in memory while the rest waits.
             self._held, self._at = self._held[self._at :], 0
         if self._is_closing:
             return
@@ -372,7 +372,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether a request has no answer yet, or one that is not read, or others have a turn."""
+        """Whether an answer is pending or unread, or other connections have their turn."""
         return self._answering is not None or self._is_paused or self._is_resting
 
     def _parse(self) -> bool:
@@ -416,7 +416,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             self._timer = self._loop.call_later(REQUEST_TIMEOUT_S, self._look)
 
     def _look(self) -> None:
-        """Hang up on who was idle too long, or too slow; come again for who was not."""
+        """Close the connection if it was idle or slow for too long; else set the next timer."""
         now, ends = self._loop.time(), self._loop.time() + IDLE_TIMEOUT_S
         if not self._is_busy:
             ends = self._idle_at + IDLE_TIMEOUT_S
@@ -468,7 +468,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._transport.abort()
 
     def _end(self, call: Call) -> None:
-        """Let a request go, with what it took and did not hand over."""
+        """Finish a call, and release the messages that it took but did not deliver."""
         call.give_back()
         if call.has_reserved:
             self._delivery.after_sent(call.release_answer)
@@ -479,7 +479,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             self._answered()
 
     def _answered(self) -> None:
-        """Close, or go on with what came meanwhile."""
+        """Close, or continue with the bytes received during the answer."""
         self._idle_at = self._loop.time()
         if self._kept_bytes:
             self._kept_bytes = 0
@@ -512,7 +512,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             self._proceed()
 
     def _refuse(self, error: Exception, begun: Call | None = None) -> None:
-        """Answer a request of which the body has not come, and take no more of that."""
+        """Refuse a request whose body has not been received, and ignore that body."""
         call, self._call = self._call or begun, None
         if call is not None:
             call.leave()
@@ -527,7 +527,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._answered()
 
     def _rest(self, size_bytes: int = 0) -> None:
-        """Parse no more until the other connections have had a turn of the event loop."""
+        """Pause parsing until the other connections have had a turn of the event loop."""
         if not self._is_resting and not self._is_closing:
             self._is_resting = True
             self._turns.wait(self, size_bytes)
@@ -538,7 +538,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._go_on()
 
     def _refuse_for_good(self, error: Exception) -> None:
-        """Answer what is no request, of which nobody knows where it ends."""
+        """Refuse malformed bytes and close, as the start of the next request is unknown."""
         self._is_keeping = False
         self._held, self._at = b"", 0
         if self._answering is not None:

@@ -32,8 +32,8 @@ async def push(call: Call) -> Answer:
     """Send taken messages as server-sent events, at most as many as ``credit`` says.
 
     The first event, ``stream``, names the stream; ``POST /v1/push/{stream}/credit`` adds credit.
-    Each event ``messages`` holds some messages with their receipts. What was sent is leased until
-    it is acked or its lease ends; what was not sent when the reader goes is given back.
+    Each event ``messages`` holds some messages with their receipts. Sent messages are leased until
+    they are acked or the lease ends. When the reader leaves, unsent messages are released.
     """
     ask = call.body(PushRequest)
     topics, owner = values.topics(ask.topics), values.owner(ask.owner)
@@ -54,9 +54,9 @@ async def push(call: Call) -> Answer:
 
 
 async def counted(call: Call, events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    """Yield events, and count their stream among those of the caller's token that wait.
+    """Yield events, and count their stream among the waiting streams of the caller's token.
 
-    One that others have come before since it was let in has no events.
+    If other streams have reached the limit since the request was admitted, there are no events.
     """
     with contextlib.suppress(ServerBusy), call.stream(), call.streaming():
         async with contextlib.aclosing(events):
@@ -95,7 +95,7 @@ async def _events(
 
 
 async def _messages_event(call: Call, stream: Stream, batch: Batch) -> bytes:
-    """Return messages as an event; those that it has no room for are given back."""
+    """Return messages as an event; messages that do not fit are released."""
     if is_small(batch):
         stream.credit -= len(batch)
         return event_of("messages", {"messages": message_rows(batch), "credit": stream.credit})
@@ -113,7 +113,7 @@ async def _next(
     stream: Stream,
     check: Callable[[], None],
 ) -> Batch | None:
-    """Return what there is to send, or None after a silence or when there is new credit."""
+    """Return the next messages, or None after a silence or when credit was added."""
     if not stream.credit:
         await call.waits.wait(call.delivery, stream.wait(_SILENCE_S), check)
         return None
@@ -128,7 +128,7 @@ def event_of(kind: str, data: object) -> bytes:
 
 
 async def credit(call: Call) -> Answer:
-    """Let a stream send so many messages more."""
+    """Add to the number of messages that a stream may send."""
     ask = call.body(CreditRequest)
     stream = call.waits.streams.get(call.path["stream"])
     if stream is None:

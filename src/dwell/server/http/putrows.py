@@ -49,7 +49,7 @@ async def put_rows(
 
 
 class Times(NamedTuple):
-    """What the times of a message are read by: our clock, and the topic's levels."""
+    """The data that times of messages are read with: our clock, and the topic's levels."""
 
     now_ms: int
     levels_ms: Sequence[int]
@@ -71,10 +71,10 @@ _SPANS, _MOMENTS = ("delay", "lease", "ttl"), ("due", "expires")
 def in_columns(
     topic: str, rows: Sequence[NewMessage], bodies: Sequence[bytes], times: Times
 ) -> Puts | None:
-    """Return what messages say, column by column; None where one has to be looked at by itself.
+    """Return the fields of messages as columns; None if messages must be read one by one.
 
-    That is where they have headers or differ in how they say a time, or one is bad, which is named
-    as it is looked at.
+    They must be if they have headers, if they state a time in different ways, or if a value is not
+    valid: reading them one by one names the message at fault.
     """
     said = ((name, list(map(attrgetter(name), rows))) for name in _FIELDS)
     given: dict[str, Any] = {
@@ -97,7 +97,7 @@ def in_columns(
         return None
 
 
-#: What the fields of a message among others are called, if not by their own names.
+#: Names of the columns, for fields of a message whose column has another name.
 _NAMES = {
     **{name: name + "[{at}]" for name in ("priority", "max_attempts", "key", "headers")},
     "id": "ids[{at}]",
@@ -174,8 +174,8 @@ def _moment(row: NewMessage, name: str) -> Due | None:
 async def bodies_of(rows: Sequence[NewMessage]) -> list[bytes]:
     """Return the bodies of messages; raises InvalidBody and BatchTooLarge.
 
-    A text without a backslash is written as it is read, as most are. Others are read in turns, and
-    no more of them than a batch may have.
+    Most bodies are texts without a backslash, and are copied as read. Others are decoded in several
+    turns of the event loop, up to the limit of a batch.
     """
 
     def slowly(at: int) -> bytes:
@@ -190,7 +190,7 @@ async def bodies_of(rows: Sequence[NewMessage]) -> list[bytes]:
         for at in range(0, len(rows), _AT_ONCE):
             part = rows[at : at + _AT_ONCE]
             written = [b"" if row.body_base64 is not None else bytes(row.body) for row in part]
-            # What has to be unpacked is not copied for all messages at a time.
+            # Bodies that must be unpacked are copied one at a time, not all at once.
             read += [
                 raw[1:-1]
                 if raw[:1] == b'"' and b"\\" not in raw and len(raw) <= MAX_BODY_BYTES

@@ -53,9 +53,9 @@ async def take_where(call: Call) -> Answer:
 
 
 async def clear(call: Call) -> Answer:
-    """Cancel every message of a topic that nobody has taken; those that are leased stay.
+    """Cancel every message of a topic that nobody has taken; leased messages stay.
 
-    A request cancels about 100,000 messages at most, and says whether those were all.
+    A request cancels about 100,000 messages at most, and says whether the topic has more.
     """
     topic = call.allowed_topic()
     count, is_complete = await search.clear(

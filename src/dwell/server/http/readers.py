@@ -24,7 +24,7 @@ class Watch:
         self._wait(self._unread_bytes())
 
     def cancel(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._timer.cancel()
 
     def _wait(self, unread_bytes: int) -> None:
@@ -39,9 +39,9 @@ class Watch:
             self._transport.abort()
 
     def _unread_bytes(self) -> int:
-        """Return what the client's system has not taken yet, of what is written.
+        """Return how many written bytes the client's system has not acknowledged yet.
 
-        What the transport keeps is not all: it goes on in steps of megabytes.
+        The transport's own buffer is not enough to tell: it empties in steps of megabytes.
         """
         return self._transport.get_write_buffer_size() + queued_bytes(
             self._transport.get_extra_info("socket")
@@ -67,7 +67,7 @@ class LastAnswer:
         self._look(self._loop.time(), -1)
 
     def cancel(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._timer is not None:
             self._timer.cancel()
 

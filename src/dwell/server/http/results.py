@@ -1,4 +1,4 @@
-"""What a verb did to messages, as an answer: a word for each of them."""
+"""The results of a verb, as an answer: a word for each message."""
 
 from dwell.batch.results import Results, words_of
 from dwell.message import Result

@@ -25,7 +25,7 @@ class Route(NamedTuple):
 
 
 class NotAllowed(Refusal):
-    """A method that is none of the resource's."""
+    """A method that the resource does not support."""
 
     def __init__(self, methods: str) -> None:
         super().__init__(405, "Method Not Allowed")

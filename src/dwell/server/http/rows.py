@@ -54,11 +54,11 @@ class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=F
         columns.check_count(len(_counted), "messages")
 
 
-#: What an event counts as in a turn of the event loop.
+#: The cost of an event in a turn of the event loop.
 _EVENT_BYTES = 128
 #: How long a message may be as it is written: JSON may say each sign of a body in six.
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
-#: How many lines of NDJSON are read, most of which may be blank.
+#: The limit of lines in NDJSON; most of them may be blank.
 _MOST_LINES = 10 * MAX_BATCH_MESSAGES
 #: How much of a body is looked at at a time for whether it is text.
 _PIECE_BYTES = 1024 * 1024
@@ -68,7 +68,7 @@ _counted: list[None] = []
 
 
 def rows_of(data: Data, form: Media) -> list[NewMessage]:
-    """Return the messages of a body, of which no more are read than a batch may have.
+    """Return the messages of a body, up to the limit of a batch.
 
     Raises InvalidInput and BatchTooLarge.
     """
@@ -109,14 +109,14 @@ def _steps(data: Data, form: Media) -> Generator[None, None, list[NewMessage]]:
         if form is Media.NDJSON:
             return lines_of(data)
         yield from _check_sizes(data, form)
-        # Bodies may have braces of their own, so many of them say only that it has to be counted.
+        # Bodies may contain braces, so too many braces only mean that the rows must be counted.
         is_many = braces > MAX_BATCH_MESSAGES
         found = _counted_rows(data) if is_many else decoded(data, _NEW_ROWS, form)
     return found if isinstance(found, list) else [found]
 
 
 class _Any(msgspec.Struct, gc=False):
-    """An object of which nothing is read, and which is refused when it is one too many."""
+    """An object whose fields are ignored; used to count the objects of a body."""
 
     def __post_init__(self) -> None:
         _counted.append(None)
@@ -124,9 +124,9 @@ class _Any(msgspec.Struct, gc=False):
 
 
 def _check_sizes(data: Data, form: Media) -> Iterator[None]:
-    """Refuse a message that is too large however it is written.
+    """Refuse a message that is too large in every encoding.
 
-    What is wrong with it would be said with all of it. Raises InvalidInput and BatchTooLarge.
+    Otherwise an error message would quote all of it. Raises InvalidInput and BatchTooLarge.
     """
     if len(data) <= MAX_MESSAGE_BYTES:
         return
@@ -165,9 +165,9 @@ _ANY_ROWS = _Any | list[_Any]
 
 
 def _checked_utf8(data: Data) -> int:
-    """Return how many braces open in a text, of which no copy is made as a whole.
+    """Return the number of opening braces in a text, without a copy of the whole.
 
-    Raises InvalidInput for what is no text.
+    Raises InvalidInput if it is not UTF-8.
     """
     if isinstance(data, bytes) and data.isascii():
         return data.count(b"{")
@@ -186,7 +186,7 @@ def _checked_utf8(data: Data) -> int:
 def lines_of(data: Data) -> list[NewMessage]:
     """Return the messages of NDJSON; raises InvalidInput naming the line, and BatchTooLarge."""
     rows: list[NewMessage] = []
-    # Bytes are not copied for this, and pages can be read as a file by themselves.
+    # BytesIO does not copy bytes, and memory pages can be read as a file.
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     file.seek(0)
     for number, line in enumerate(iter(file.readline, b""), 1):
@@ -213,7 +213,7 @@ def message_rows(batch: Iterable[Message], *, packed: bool = False) -> list[Show
 
 
 async def event_rows(events: Events) -> list[EventRow]:
-    """Return events as objects; others have turns meanwhile."""
+    """Return events as objects; yields to other tasks."""
     lists = events.lists
     at = EVENT_COLUMNS.index("kind")
     lists[at] = [KIND_WORDS[code] for code in lists[at]]

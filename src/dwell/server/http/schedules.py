@@ -1,7 +1,7 @@
-"""Schedules over HTTP: what is put again and again, by a calendar.
+"""Schedules over HTTP: rules that put messages repeatedly, by a calendar.
 
-They are the server's own, not a topic's: to change them takes the admin right on the topic in which
-they are kept, and the right to put into the topic that they name.
+They belong to the server, not to a topic. To change them, a token needs the admin right on the
+topic of the schedules, and the right to put into the topic that a schedule names.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -41,7 +41,7 @@ from dwell.server.http.spans import span
 from dwell.server.parts import in_turns
 from dwell.wire.rows import Line, body_of
 
-#: What a byte of a schedule, all of which is checked again, counts as in a turn.
+#: The cost of a byte of a schedule in a turn, as all of it is checked again.
 _BYTE_COST = 16
 _SPANS = ("every", "jitter", "grace", "lease", "ttl")
 _PLAIN = (
@@ -123,24 +123,24 @@ async def list_schedules(call: Call) -> Answer:
 
 
 async def remove_schedule(call: Call) -> Answer:
-    """Take a schedule away: cancelled or unknown. What it has put stays."""
+    """Delete a schedule: cancelled or unknown. The messages that it has put stay."""
     return _said(call, await _checked(call).remove(_name(call)))
 
 
 async def pause_schedule(call: Call) -> Answer:
-    """Let a schedule fire no more: replaced, kept when it was paused, or unknown."""
+    """Pause a schedule: replaced, kept if it was paused already, or unknown."""
     return _said(call, await _checked(call).pause(_name(call)))
 
 
 async def resume_schedule(call: Call) -> Answer:
-    """Let a schedule fire again, from now on: replaced, kept or unknown."""
+    """Resume a schedule from now on: replaced, kept or unknown."""
     return _said(call, await _checked(call).resume(_name(call)))
 
 
 async def run_schedule(call: Call) -> Answer:
-    """Put the message of a schedule at once, also of one that is paused: created.
+    """Put the message of a schedule at once, even if the schedule is paused: created.
 
-    When the schedule fires next does not change.
+    The schedule's next run does not change.
     """
     found = await _existing(call)
     topic = found.schedule.topic
@@ -203,7 +203,7 @@ def _allow_also(call: Call, topics: Sequence[str]) -> None:
 async def _check_room(call: Call, topic: str) -> None:
     """Refuse a caller whose quota has no room in a topic; raises StoreFull.
 
-    What the schedule puts there later is no request of anybody's.
+    Messages that the schedule puts later count against no caller.
     """
     async with call.room(topic, 1, 0) as room:
         if room is not None:

@@ -10,17 +10,17 @@ from dwell.given import columns
 from dwell.queue.tablecolumns import check_schema, pyarrow
 from dwell.wire.problems import MOST_DETAIL_CHARS
 
-#: What a header of a message is, as the flatbuffers of Arrow number it.
+#: The type of a message's header, as the flatbuffers of Arrow number it.
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 #: How much may describe the columns, or what a record batch holds.
 _MOST_METADATA_BYTES = 1024 * 1024
-#: How many record batches a stream may have, of which each costs more than its rows.
+#: The limit of record batches in a stream; each of them costs more than its rows.
 _MOST_PARTS = 1000
 
 
 async def loaded() -> None:
-    """Return when the package is loaded, which takes 0.2 s of which others have their part."""
+    """Load the package without blocking the event loop: loading takes 0.2 s."""
     if not _Loaded.is_whole:
         await asyncio.get_running_loop().run_in_executor(None, _load)
 
@@ -104,7 +104,7 @@ def _followed(data: bytes, at: int) -> int:
 
 
 def _fields(data: bytes, table: int) -> Iterator[int]:
-    """Yield where each field of a table stands, 0 for one that it does not have."""
+    """Yield the position of each field of a table, 0 for an absent field."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if vtable < 0:
         raise IndexError(vtable)

@@ -107,7 +107,7 @@ def check_waiting_topics(topics: Sequence[str]) -> None:
 
 
 def lease_of(ask: TakeRequest | TakeWhereRequest) -> Delay | None:
-    """Return the lease that is asked for, in whichever way it is said."""
+    """Return the requested lease, given in either of its forms."""
     if ask.lease_ms:
         if ask.lease is not None:
             raise InvalidInput("lease: got lease and lease_ms together, expected one of them")
@@ -168,7 +168,7 @@ async def batch_answer(call: Call, batch: Batch) -> Answer:
 
 
 _Verb: TypeAlias = Callable[..., Awaitable[Results | Result]]
-#: What it is told of each message.
+#: The arguments of the verb for each message.
 _Each: TypeAlias = Mapping[str, np.ndarray]
 _NOTHING: _Each = MappingProxyType({})
 
@@ -220,7 +220,7 @@ def _own_errors(
 
 
 async def touch(call: Call) -> Answer:
-    """Let leases end later: touched or stale."""
+    """Extend leases: touched or stale."""
     if call.given is Media.COLUMNS:
         receipts, how = _receipt_columns(call)
         lease = Millis(how.lease_ms) if how.lease_ms else None
@@ -256,10 +256,11 @@ def _receipt_columns(call: Call) -> tuple[U64, ReceiptColumns]:
 async def _done(
     call: Call, given: list[str] | U64, verb: _Verb, each: _Each = _NOTHING
 ) -> Results | Result:
-    """Do a verb to messages on whose topics the caller has the right; a single one is joined.
+    """Apply a verb to messages if the caller has the right on their topics; a single one is joined.
 
-    A receipt of another topic is stale, as one of which there is no message. ``each`` has columns
-    that the verb is told, by name. Raises InvalidInput for one that is not as long as the receipts.
+    A receipt of another topic is stale, like a receipt whose message does not exist. ``each`` has
+    the columns of arguments, by name. Raises InvalidInput if a column and the receipts differ in
+    length.
     """
     for name, column in each.items():
         if len(column) != len(given):

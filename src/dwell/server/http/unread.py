@@ -31,9 +31,9 @@ def is_reset(sock: socket.socket | None) -> bool:
 
 
 def queued_bytes(sock: socket.socket | None) -> int:
-    """Return what the system keeps of what a socket was given (Linux: SIOCOUTQ); 0 if unknown.
+    """Return how many bytes of a socket the system still holds (Linux: SIOCOUTQ); 0 if unknown.
 
-    A transport that is being torn down has no socket any more.
+    A transport that is being torn down has lost its socket.
     """
     if sock is None:
         return 0

@@ -12,7 +12,7 @@ from dwell.server.http.returns import Returns
 
 T = TypeVar("T")
 
-#: Who waits, by the name of the token, and what they call it: no token knows waits of another.
+#: A waiting request: the name of its token, and its own name. Tokens see only their own waits.
 Name: TypeAlias = tuple[str, str]
 
 
@@ -24,12 +24,12 @@ class Stream:
         self._more = asyncio.Event()
 
     def add(self, credit: int) -> None:
-        """Let so many messages more be sent."""
+        """Add credit for further messages."""
         self.credit += credit
         self._more.set()
 
     async def wait(self, seconds: float) -> None:
-        """Return when credit was added, or after so many seconds."""
+        """Return when credit was added, or at the end of a timeout."""
         self._more.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._more.wait(), seconds)
@@ -92,7 +92,7 @@ class Waits:
         return found is not None
 
     def check_all(self) -> None:
-        """End the waits of those who have no right to it any more."""
+        """End the waits of callers whose right has ended."""
         for wait in list(self._waiting):
             try:
                 wait.check()
@@ -100,7 +100,7 @@ class Waits:
                 wait.end()
 
     def end_all(self) -> None:
-        """End every wait, and those that begin from now on."""
+        """End every wait, and every wait that begins from now on."""
         self.is_over = True
         for wait in list(self._waiting):
             wait.end()
@@ -117,7 +117,7 @@ class _Wait:
         self.is_ended = False
 
     def end(self) -> None:
-        """Let the wait end without an answer."""
+        """End the wait without an answer."""
         if not self.is_ended:
             self.is_ended = True
             self._task.cancel()

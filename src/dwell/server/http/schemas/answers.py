@@ -1,4 +1,4 @@
-"""What answers hold, as the OpenAPI document has it."""
+"""The schemas of answers, as the OpenAPI document shows them."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ from dwell.server.http.schemas.words import KindWord, PutWord, ResultWord, Stale
 
 
 class PutResult(Struct):
-    """What became of one message: created, kept, replaced, dropped or leased."""
+    """The result of one message: created, kept, replaced, dropped or leased."""
 
     id: str
     result: PutWord
@@ -18,7 +18,7 @@ class PutResult(Struct):
 
 
 class PutResults(Struct):
-    """What became of each message, in the order in which they were given."""
+    """The result of each message, in the order of the request."""
 
     results: list[PutResult]
 
@@ -59,14 +59,14 @@ class Messages(Struct):
 
 
 class Taken(Struct):
-    """From which topics messages were taken: all of them, and that of each receipt."""
+    """Taken messages with their topics: the list of topics, and the topic of each receipt."""
 
     topics: list[str]
     each: list[str | None]
 
 
 class Results(Struct):
-    """A word for each message, in the order in which they were given."""
+    """A word for each message, in the order of the request."""
 
     results: list[ResultWord]
 
@@ -75,9 +75,9 @@ class Results(Struct):
 
 
 class Bulk(Struct):
-    """What a verb by filter did: how many messages matched, and how many had which result.
+    """The result of a verb by filter: how many messages matched, and the count of each result.
 
-    ``is_complete`` is false when there may be more, and ``cursor`` then leads to those.
+    ``is_complete`` is false if more messages may match; ``cursor`` then leads to them.
     """
 
     matched: int
@@ -96,8 +96,8 @@ class ClearAnswer(Struct):
 class Found(Struct):
     """A message for each of the first ids, null where it is unknown or damaged.
 
-    ``next`` is the place of the first id that there was no room for, and null when there is none.
-    ``damaged`` are the places of the messages that the disk has damaged.
+    ``next`` is the place of the first id that did not fit, or null. ``damaged`` are the places of
+    the messages that the disk has damaged.
     """
 
     messages: list[MessageRow | None]
@@ -106,7 +106,7 @@ class Found(Struct):
 
 
 class Named(Struct):
-    """Topic and id of each message, null where there is none."""
+    """Topic and id of each message, null for an unknown message."""
 
     names: list[list[str] | None]
 
@@ -115,9 +115,9 @@ class Named(Struct):
 
 
 class ScheduleRow(Struct, omit_defaults=True):
-    """A schedule as it stands; ``next_ms`` is when it fires next, ``last_ms`` when it last did.
+    """The state of a schedule; ``next_ms`` is its next run, ``last_ms`` its last one.
 
-    ``problem`` says why one that is dead cannot fire; ``runs`` are in its zone.
+    ``problem`` says why a dead schedule cannot fire; ``runs`` are in its zone.
     """
 
     name: str
@@ -157,7 +157,7 @@ class SchedulesPage(Struct):
 
 
 class ScheduleAnswer(Struct):
-    """What became of a schedule."""
+    """The result of a change of a schedule."""
 
     result: str
 
@@ -237,7 +237,7 @@ class SizesAnswer(Struct):
 
 
 class TopicsAnswer(Struct):
-    """The topics, by name; ``next`` is the one after which to go on, or null."""
+    """The topics, by name; the next page begins after the name ``next``, or ``next`` is null."""
 
     topics: dict[str, Counts]
     next: str | None = None
@@ -267,7 +267,7 @@ class StaleRow(Struct):
 
 
 class StaleAnswer(Struct):
-    """What only parts of the store know."""
+    """The counts that only part of the store has."""
 
     stale: list[StaleRow]
 
@@ -282,14 +282,14 @@ class EndAnswer(Struct):
 
 
 class StreamBegun(Struct):
-    """What the event ``stream`` says: the name of the stream, and how many messages may come."""
+    """The data of the event ``stream``: the name of the stream and its credit."""
 
     stream: str
     credit: int
 
 
 class Pushed(Struct):
-    """What an event ``messages`` says: messages with receipts, and how many more may come."""
+    """The data of the event ``messages``: messages with receipts, and the remaining credit."""
 
     messages: list[MessageRow]
     credit: int

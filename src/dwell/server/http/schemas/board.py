@@ -1,4 +1,4 @@
-"""What those ask and hear who look at a server: topics, the coming load, leases and health."""
+"""The schemas of the views of a server: topics, the coming load, leases and health."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -17,7 +17,7 @@ SortWord: TypeAlias = Literal[
 
 
 class OverviewQuery(Request):
-    """Which topics to show: those whose names hold ``match``, in which order, from which on."""
+    """The topics to show: names that contain ``match``, their order, and where to begin."""
 
     match: Annotated[str, Meta(max_length=MAX_TOPIC_CHARS)] = ""
     sort: SortWord = "name"
@@ -57,7 +57,7 @@ class ReasonsQuery(Request):
 
 
 class WatchRequest(Request):
-    """What to send as it changes: each that is asked for comes as an event of its name."""
+    """The data to send when it changes: each requested kind is an event of its name."""
 
     overview: OverviewQuery | None = None
     load: LoadRequest | None = None
@@ -69,9 +69,9 @@ class WatchRequest(Request):
 
 
 class RightsAnswer(Struct):
-    """What the caller may do: how the topics begin, "" for all, on which it has each right.
+    """The caller's rights: for each right the prefixes of its topics, "" for all topics.
 
-    ``has_tokens`` is false where everybody may do everything.
+    ``has_tokens`` is false if everybody may do everything.
     """
 
     has_tokens: bool
@@ -101,7 +101,7 @@ class OldestAnswer(Struct):
 
 
 class HoldersAnswer(Struct):
-    """Who has how many messages under lease, most first, and how many takers wait, by topic."""
+    """Owners and their counts of leased messages, most first; waiting takers by topic."""
 
     holders: list[Holder]
     waiting: dict[str, int]
@@ -134,10 +134,11 @@ class HealthAnswer(Struct):
 
 
 class HistoryAnswer(Struct):
-    """What happened to one message, in order, and how far that was looked for.
+    """The events of one message, in order, and how far the search has come.
 
-    ``before`` is where to go on with what happened earlier, and null when all is there: the event
-    log is at its end, or the put of the message was met (``is_whole``).
+    ``before`` is the position where a search for earlier events continues. It is null when the
+    search is complete: it reached the end of the event log or the put of the message
+    (``is_whole``).
     """
 
     events: list[EventRow]
@@ -147,7 +148,7 @@ class HistoryAnswer(Struct):
 
 
 class ReasonRow(Struct):
-    """Why messages are dead, and how many; ``id`` is that of one of them."""
+    """A reason why messages are dead, and their count; ``id`` is the id of one of them."""
 
     reason: str
     messages: int
@@ -180,7 +181,7 @@ class LoadEvent(Struct):
 
 
 class HoldersEvent(Struct):
-    """Who holds what."""
+    """The owners of leases and their counts."""
 
     event: Literal["holders"]
     data: HoldersAnswer

@@ -1,4 +1,4 @@
-"""What requests hold, as the OpenAPI document and the checks have it."""
+"""The schemas of requests, for the OpenAPI document and the checks."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -81,10 +81,10 @@ Attempts: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS + 1)]
 
 
 class Which(Request):
-    """Which messages of a topic: all that is said must hold, beside what else a request says.
+    """Conditions on messages of a topic: all given fields must match, here and in the request.
 
-    ``due_from_ms`` and ``attempt_from`` are in, ``due_to_ms`` and ``attempt_to`` are out; ``error``
-    is a part of the last error.
+    ``due_from_ms`` and ``attempt_from`` are included, ``due_to_ms`` and ``attempt_to`` excluded;
+    ``error`` is a part of the last error.
     """
 
     due_from_ms: Moment = 0
@@ -126,11 +126,11 @@ class PutQuery(Request):
 
 
 class TakeRequest(Request):
-    """Which messages to take, for how long, and how long to wait for the first.
+    """The messages to take, their lease, and how long to wait for the first message.
 
-    ``ids`` takes those of one topic that are ready, with ``versions`` (one for each id, those of a
-    sweep or a page in columns) only those that have not changed since. ``poll`` is a name of the
-    caller's for this request, with which the same token can end its waiting.
+    ``ids`` takes ready messages of one topic by their ids. With ``versions`` (one for each id, as a
+    sweep or a page in columns returned them) it takes only messages that have not changed since.
+    ``poll`` is the caller's name for this request; the same token can end its wait by that name.
     """
 
     topics: Topic | Annotated[list[Topic], Meta(min_length=1, max_length=MAX_BATCH_MESSAGES)]
@@ -207,9 +207,9 @@ class BuryRequest(Request):
 
 
 class Filter(Which):
-    """Which messages of a topic: all that is said must hold.
+    """Conditions on messages of a topic: all given fields must match.
 
-    ``states`` are those that the verb works on when left out.
+    Without ``states`` the filter covers the states that the verb works on.
     """
 
     states: States | None = None
@@ -220,10 +220,10 @@ Most: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_CHANGE_MESSAGES)]
 
 
 class ChangeRequest(Request):
-    """Messages by ids or by a filter; then at most ``limit`` of them, from after ``cursor``.
+    """Messages by ids or by a filter; a filter covers at most ``limit``, from after ``cursor``.
 
-    ``versions``, one for each id, are those of a sweep: messages that have changed since are left
-    alone. ``dry_run`` (with a filter) counts them, and changes nothing.
+    ``versions``, one for each id, are the versions of a sweep: messages that have changed since
+    stay unchanged. ``dry_run`` (with a filter) counts the messages, and changes nothing.
     """
 
     ids: Ids | None = None
@@ -255,9 +255,9 @@ class RescheduleRequest(ChangeRequest):
 class KickRequest(ChangeRequest):
     """The dead messages to bring back: by ids, by a filter, or the first ``limit``.
 
-    ``due_ms`` (with ids) may be one moment or one for each id. With a ``pace`` (not with ids) so
-    many of them fall due in each second, from the delay on; ``paced`` is how many the requests
-    before matched, where a cursor goes on.
+    ``due_ms`` (with ids) may be one time or one for each id. With a ``pace`` (not with ids) that
+    many messages fall due in each second, from the delay on. ``paced`` is how many messages the
+    requests before matched, if a cursor continues them.
     """
 
     limit: Most = 1000
@@ -306,9 +306,9 @@ Place: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class SweepRequest(Request):
-    """Which messages to give, from place ``start`` to before ``stop``.
+    """The messages to return, from place ``start`` to before ``stop``.
 
-    Without ``topics`` those of all, without ``states`` those in any.
+    Without ``topics`` from all topics, without ``states`` in any state.
     """
 
     topics: Annotated[list[Topic], Meta(max_length=MAX_BATCH_MESSAGES)] = []
@@ -372,9 +372,9 @@ When: TypeAlias = Annotated[
 
 
 class ScheduleRequest(Request):
-    """What is put into a topic, and when: one of ``cron``, ``rrule``, ``every`` or ``every_ms``.
+    """A schedule: the message, its topic, and one of ``cron``, ``rrule``, ``every``, ``every_ms``.
 
-    ``dialect`` names the system for which ``cron`` was written; the line is translated.
+    ``dialect`` names the system that ``cron`` was written for; the line is translated.
     ``body`` is text, or any other JSON; ``body_base64`` is for bytes.
     """
 
@@ -406,9 +406,9 @@ class ScheduleRequest(Request):
 
 
 class ScheduleChange(Request):
-    """What to change of a schedule; what is left out stays as it is, and null is the default.
+    """The fields of a schedule to change; absent fields stay, and null sets the default.
 
-    A rule takes the place of the one before. The words are those of a put.
+    A new rule replaces the old rule. The fields have the names of a put.
     """
 
     topic: Topic | UnsetType = UNSET

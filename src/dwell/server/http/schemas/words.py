@@ -1,7 +1,7 @@
-"""The words that fields may hold, as the OpenAPI document has them: all there are, in order.
+"""The values of fields that are words, for the OpenAPI document: all of them, in order.
 
-The document names them and requests are not decoded by it: a word that is none of them is refused
-where it is understood, with an error that says which there are.
+Only the document uses these types. A request with any other word is refused where the word is
+parsed, with an error that lists the valid words.
 """
 
 from typing import Annotated, TypeAlias
