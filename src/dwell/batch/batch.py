@@ -118,7 +118,7 @@ class Batch(Sequence[Message]):
         return self._size
 
     def __getattr__(self, name: str) -> Any:
-        # Only a part of a batch lacks a column, and cuts it out of the whole when it is asked for.
+        # Only a part of a batch lacks a column, and cuts it out of the whole on first use.
         if name not in _COLUMNS:
             raise AttributeError(name)
         column = getattr(self._parent, name)

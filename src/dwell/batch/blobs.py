@@ -1,4 +1,4 @@
-"""Columns that make a value only when it is looked at."""
+"""Columns that make a value only when it is read."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
@@ -21,7 +21,7 @@ class Same(Sequence[T], Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The value; None where there is none of it."""
+        """The value; None if the count is 0."""
         return self._value if self._count else None
 
     def __len__(self) -> int:
@@ -43,10 +43,10 @@ class Same(Sequence[T], Generic[T]):
 
 
 class Blobs(Sequence[bytes]):
-    """Blobs that lie in one piece of bytes, each cut out when it is looked at.
+    """Blobs in one buffer, each cut out when it is read.
 
-    Blob ``n`` is from ``starts[n]`` to ``ends[n]``, offsets in ``data``. ``is_packed``: they are
-    all of the data, one behind the other.
+    Blob ``n`` is from ``starts[n]`` to ``ends[n]``, offsets in ``data``. ``is_packed``: they cover
+    all of the data, one after the other.
     """
 
     __slots__ = ("_data", "_ends", "_starts", "is_packed")
@@ -168,7 +168,7 @@ def are_texts(parts: Blobs) -> bool:
 
 
 def firsts_of(parts: Sequence[bytes]) -> U8:
-    """Return the first byte of each of some blobs, none of which is empty."""
+    """Return the first byte of each blob; no blob may be empty."""
     sizes = sizes_of(parts)
     firsts: U8 = np.frombuffer(joined(parts), np.uint8)[np.cumsum(sizes) - sizes]
     return firsts

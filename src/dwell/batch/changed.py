@@ -1,4 +1,4 @@
-"""What a verb did to the messages that somebody selected."""
+"""The result of a verb on selected messages."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What happened to messages, in columns."""
+"""Events of messages, in columns."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -25,7 +25,7 @@ class Event(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Events(Sequence[Event]):
-    """Events in columns: an :class:`Event` is made only for the one that is looked at.
+    """Events in columns: an :class:`Event` is made only when it is read.
 
     A column for each field of an event, in the same order, all of one length.
     """
@@ -93,7 +93,7 @@ class Events(Sequence[Event]):
 
 #: The word for each code of an event's kind.
 KIND_WORDS = {int(kind): str(kind) for kind in Kind}
-#: The columns of events, one for each field; and those that are arrays, with their types.
+#: The columns of events, one for each field; and the array columns, with their types.
 EVENT_COLUMNS = tuple(field.name for field in fields(Events))
 EVENT_ARRAYS = arrays_of(Events)
 _WIDTH = len(EVENT_COLUMNS)
@@ -101,14 +101,14 @@ _WIDTH = len(EVENT_COLUMNS)
 
 @dataclass(slots=True)
 class EventPage:
-    """Events in order; ``next_position`` asks for those after them.
+    """Events in order; ``next_position`` asks for the events after them.
 
-    ``first_position`` is the oldest that is still kept: asking for less starts there.
-    ``end_position`` is that of the next event that will happen.
+    ``first_position`` is the oldest kept position: asking for less starts there. ``end_position``
+    is the position of the next event that will happen.
 
-    ``since`` and ``history`` name the history of the event before the position that was asked for,
-    and of the one before ``next_position``: two stores that name one history there have the same
-    events up to there. Empty when there is no event before, or when it is not known.
+    ``since`` and ``history`` name the history of two events: the last before the requested
+    position, and the last before ``next_position``. Two stores with the same name there have the
+    same events up to there. Empty if no event is before, or if the history is not known.
     """
 
     events: Events

@@ -24,8 +24,8 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 class Page:
     """One page of a scan; ``cursor`` asks for the next, and is None after the last.
 
-    ``versions`` has a number for each message, which is another one after any change to it, also
-    one that time made. It is empty where an older server sends none.
+    ``versions`` has a number for each message, which changes with every change of it, also when
+    time changes its state. It is empty if an older server sends none.
     """
 
     messages: Batch

@@ -1,4 +1,4 @@
-"""What is to be put, in columns, and what became of it."""
+"""The messages of a put in columns, and their results."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from dwell.batch.schema import arrays_of
 from dwell.errors import InvalidHeaders
 from dwell.message import I64, MAX_EXTRA_BYTES, U8, U16, U32, U64, Result
 
-#: What of a message was counted from the time at which it was put.
+#: The values of a message that were counted from the time of its put.
 DUE_COUNTED = 1
 EXPIRY_COUNTED = 2
 
@@ -40,15 +40,15 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 class Puts:
     """The columns of one put into one topic.
 
-    ``ids`` is None when the queue is to make them. ``lease_ms`` and ``max_attempts`` are 0 for the
+    ``ids`` is None if the queue is to make them. ``lease_ms`` and ``max_attempts`` are 0 for the
     topic's own; ``expires_ms`` is 0 for never. ``extras`` holds key and headers as
-    :func:`dwell.message.encode_extra` makes them; None when no message has any. Raises
-    InvalidHeaders for one of more than MAX_EXTRA_BYTES, which no store can keep.
+    :func:`dwell.message.encode_extra` makes them; None if no message has any. Raises InvalidHeaders
+    if an item has more than MAX_EXTRA_BYTES, which no store can keep.
 
-    ``counted`` says of each message what was counted from now, by the store's clock: its due
-    (``DUE_COUNTED``), its expiry (``EXPIRY_COUNTED``), or both. A store whose time is another
-    machine's may count them anew; every other due is stored as it is given. None says that nothing
-    was counted.
+    ``counted`` names the values of each message that were counted from now, by the store's clock:
+    its due (``DUE_COUNTED``), its expiry (``EXPIRY_COUNTED``), or both. A store with the clock of
+    another machine may count them from its own time; every other due is stored as given. None says
+    that nothing was counted.
 
     ``versions`` has the version that the message of an id must have to be replaced, as a scan gave
     it, 0 for any; None when any will do.
@@ -117,7 +117,7 @@ class Puts:
                 return None if column is None else column[which]
             return picked(column, which)
 
-        # What was checked is not checked once more.
+        # Copies without ``__init__``, as the columns were checked before.
         part = copy.copy(self)
         for name in self.__slots__[1:]:
             setattr(part, name, pick(name))
@@ -147,7 +147,7 @@ def check_extra_size(size_bytes: int) -> None:
 
 
 class Put(msgspec.Struct, frozen=True):
-    """What became of one message that was put."""
+    """The result of one put message."""
 
     id: str
     result: Result
@@ -155,10 +155,10 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class PutAnswer(Sequence[Put]):
-    """What became of each message of a put.
+    """The result of each message of a put.
 
-    ``ids``, ``results`` as codes of Result, and ``numbers`` as in :class:`dwell.Message`: those of
-    messages that were created, 0 for the others.
+    ``ids``, ``results`` as codes of Result, and ``numbers`` as in :class:`dwell.Message`: the
+    numbers of created messages, 0 for the others.
     """
 
     __slots__ = ("ids", "numbers", "results")

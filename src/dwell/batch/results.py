@@ -1,4 +1,4 @@
-"""What a verb did to each message of a batch, in a column."""
+"""The result of a verb for each message of a batch, in a column."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, overload

@@ -38,8 +38,8 @@ EVERY = Wanted()
 class Sweep:
     """Some messages of a sweep, in no order; ``next_place`` is None after the last place.
 
-    ``places`` is how many places there are now, and ``versions`` has one for each message, as those
-    of a page; None from a server that does not send them.
+    ``places`` is the current number of places. ``versions`` has the version of each message, as in
+    a page; None from a server that does not send them.
     """
 
     messages: Batch

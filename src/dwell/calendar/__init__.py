@@ -1,4 +1,4 @@
-"""Calendars: rules that say at which moments something is to happen, again and again."""
+"""Calendars: rules that say when something is to happen repeatedly."""
 
 from dwell.calendar.rule import MAX_RULE_CHARS, Rule, every, missing, rule_of, zone_of
 

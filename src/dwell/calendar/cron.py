@@ -39,7 +39,7 @@ class Cron(OnTheWall):
         self._names_time = not (minutes.startswith("*") or hours.startswith("*"))
 
     def moments(self, wall: datetime) -> Sequence[int]:
-        """Return the moments at which the line fires for a time on the wall."""
+        """Return the moments when the line fires for a wall-clock time."""
         return [self._zone.first(wall)] if self._names_time else self._zone.all(wall)
 
     def _stop(self, start: datetime) -> datetime:

@@ -20,7 +20,7 @@ _UNITS = {"MINUTELY": _DAY_MINUTES, "HOURLY": 24, "DAILY": 1, "WEEKLY": 1}
 
 
 class Days:
-    """What a recurrence shows on the wall, whose parts are complete."""
+    """The wall-clock times of a recurrence whose parts are complete, by days."""
 
     def __init__(self, parts: Mapping[str, str], begin: datetime) -> None:
         self._interval = int(parts.get("INTERVAL", 1))
@@ -108,7 +108,7 @@ def _minute(span: timedelta) -> int:
 
 
 def _both_numbers(day: date) -> tuple[int, int]:
-    """Return the number of a day in its month, and the one from the month's end on."""
+    """Return the number of a day in its month, counted from the start and from the end."""
     return day.day, day.day - 1 - monthrange(day.year, day.month)[1]
 
 

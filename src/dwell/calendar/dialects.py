@@ -17,7 +17,7 @@ _NAMED = {
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
-#: What a line looks like that is written for another system, and what is expected here.
+#: Patterns of lines for other systems, and the equivalent that is expected here.
 _FOREIGN = [
     (r"@every\s+(\S+)", 'every="{0}" in place of a line'),
     (r"@reboot", "a time: a queue does not start with a machine"),

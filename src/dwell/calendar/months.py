@@ -14,7 +14,7 @@ _NO_SECOND_STEP = 200_000
 
 
 class Months:
-    """What a recurrence shows on the wall, whose parts are complete."""
+    """The wall-clock times of a recurrence whose parts are complete, by months or years."""
 
     def __init__(self, rule: rrule, parts: Mapping[str, str], begin: datetime) -> None:
         self._rule = rule
@@ -41,7 +41,7 @@ class Months:
         return range(self._begin + passed * self._months, self._number(stop) + 1, self._months)
 
     def _number(self, wall: datetime) -> int:
-        """Return the number of the month in which a step begins."""
+        """Return the number of the month that begins the step."""
         return wall.year * 12 + (0 if self._is_yearly else wall.month - 1)
 
     def _of_step(self, month: int) -> list[datetime]:

@@ -1,7 +1,7 @@
 """Recurrences: rules of RFC 5545 (``FREQ=MONTHLY;BYDAY=-1FR``), in a time zone.
 
-A recurrence is what a calendar on the wall shows. A time that clocks leave out is as much later as
-they are set forward (RFC 5545, 3.3.5), and one that comes twice is the first.
+A recurrence lists wall-clock times. A time that clocks skip moves later by the size of the step
+(RFC 5545, 3.3.5), and a repeated time means its first occurrence.
 """
 
 import re
@@ -24,8 +24,8 @@ _MOST_INTERVAL = 100_000
 _MOST_TIMES = 288
 _EXPECTED = "expected one rule of RFC 5545 such as FREQ=MONTHLY;BYDAY=-1FR"
 
-#: What a rule of each frequency may say beside its times of day. RFC 5545 knows more, by which
-#: rules can be written that never fire, and nobody can tell without walking all years.
+#: The parts that a rule of each frequency may have, with its times of day. RFC 5545 allows more,
+#: but then a rule may never fire, and finding that out takes a walk through all years.
 _ANY = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", "BYMONTH"}
 _ANY |= {"BYHOUR", "BYMINUTE", "BYSECOND"}
 _ALLOWED = {
@@ -36,13 +36,13 @@ _ALLOWED = {
     "MONTHLY": _ANY | {"BYMONTHDAY", "BYSETPOS"},
     "YEARLY": _ANY | {"BYMONTHDAY", "BYSETPOS", "BYYEARDAY", "BYWEEKNO", "BYEASTER"},
 }
-#: What calendars export beside a rule.
+#: Properties that calendars export together with a rule.
 _FOREIGN = {"DTSTART", "DTEND", "DURATION", "EXDATE", "EXRULE", "RDATE"}
 #: Numbers that count from the first or from the last.
 _COUNTED = {"BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYSETPOS"}
 #: Which days a rule of days or less picks.
 _DAYS = {"BYDAY", "BYMONTH", "BYMONTHDAY", "WKST"}
-#: What says the days of a month or a year; a rule without it fires on the day that it begins.
+#: Parts that select days of a month or a year; a rule without them fires on the day of its begin.
 _DAYS_OF_YEARS = {"BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYEASTER"}
 _WEEK = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -53,7 +53,7 @@ class Recurrence(OnTheWall):
 
     def __init__(self, text: str, zone: ZoneInfo, begin_ms: int) -> None:
         there = Zone(zone)
-        # What is on the wall has no parts of a second.
+        # Wall-clock times have no fractions of a second.
         begin = there.wall(-(-begin_ms // 1000) * 1000)
         parts = _parts(text, zone)
         count = int(parts.pop("COUNT", 0))
@@ -171,7 +171,7 @@ def _read(parts: Mapping[str, str], begin: datetime) -> rrule:
 
 
 def _completed(parts: Mapping[str, str], begin: datetime) -> dict[str, str]:
-    """Return the parts of a rule with those that it has from where it begins."""
+    """Return the parts of a rule, completed from its begin."""
     freq, own = parts["FREQ"], dict[str, str]()
     if freq == "YEARLY" and not parts.keys() & _DAYS_OF_YEARS:
         own = {"BYMONTH": str(begin.month), "BYMONTHDAY": str(begin.day)}

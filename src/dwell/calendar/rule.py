@@ -18,7 +18,7 @@ class Rule(Protocol):
         """Yield the moments after one, in order."""
 
     def before(self, ms: int) -> int | None:
-        """Return the last moment that is not after one, or None where there is none."""
+        """Return the last moment that is not after the given one, or None."""
 
 
 class Every:

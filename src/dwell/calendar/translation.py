@@ -32,11 +32,11 @@ _OF_MONTH = re.compile(r"(?P<day>\w+?)(?P<which>L|#[1-5])", re.IGNORECASE)
 class Dialect(NamedTuple):
     """How one system reads a line.
 
-    ``names`` are the fields in order, of which ``spare`` may be left out at an end. ``sunday`` is
-    the number of Sunday. A day of the month and a weekday must both hold where ``are_both`` (or one
-    of them is left open); a range may go from more to less where ``wraps``; ``5/15`` begins at 5
-    where ``starts``. Where ``has_plain_names``, a name is read alone or in a range of names, and
-    what follows it is passed over.
+    ``names`` are the fields in order; ``spare`` of them may be left out at an end. ``sunday`` is
+    the number of Sunday. With ``are_both`` a day of the month and a weekday must both hold (or one
+    of them is left open). With ``wraps`` a range may go from more to less, and with ``starts``
+    ``5/15`` begins at 5. With ``has_plain_names`` a name is read alone or in a range of names, and
+    the text after it is ignored.
     """
 
     names: tuple[str, ...]
@@ -152,7 +152,7 @@ class _Reader:
         return _written(values[::step])
 
     def _all(self, field: str) -> list[int]:
-        """Return all values of a field, in the order in which the dialect counts them."""
+        """Return all values of a field, in the order of the dialect."""
         least, most = _BOUNDS[field]
         values = list(range(least, most + 1))
         if field != "weekday":

@@ -1,7 +1,7 @@
-"""Walls: rules that say what clocks and calendars on the wall show, in a time zone.
+"""Walls: rules that list wall-clock times, in a time zone.
 
-Such a rule lists times on the wall. The moments at which clocks show them follow from the zone:
-where clocks are set, a time may be left out, or come twice.
+The moments of these times follow from the zone: when clocks are set, a time may be skipped or come
+twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -90,7 +90,7 @@ class OnTheWall:
         self._begin, self._until = begin, until
 
     def moments(self, wall: datetime) -> Sequence[int]:
-        """Return the moments of a time on the wall at which the rule fires, in order."""
+        """Return the moments of a wall-clock time when the rule fires, in order."""
         return [self._zone.shifted(wall)]
 
     def following(self, ms: int) -> Iterator[int]:
@@ -100,8 +100,8 @@ class OnTheWall:
         start = max(wall - (high - low), self._begin)
         for one in self._walls.ahead(start, self._stop(start)):
             low, high = self._zone.offsets(one)
-            # What clocks leave out comes later than what stands behind it on the wall, so each is
-            # held until nothing that follows on the wall can come before it.
+            # A time that clocks skip is shifted past later wall-clock times, so each moment is
+            # held until no following time can come before it.
             for found in self.moments(one):
                 heappush(held, found)
             earliest_ms = _as_utc_ms(one - high)
@@ -113,10 +113,10 @@ class OnTheWall:
         yield from sorted({found for found in held if found > ms})
 
     def before(self, ms: int) -> int | None:
-        """Return the last moment that is not after one, or None where there is none."""
+        """Return the last moment that is not after the given one, or None."""
         wall, last = self._zone.wall(ms), None
         low, high = self._zone.offsets(wall)
-        # What is further ahead on the wall than clocks are set is later.
+        # A time that is ahead by more than clocks are set is always later.
         stop = min(wall + (high - low), self._until)
         for one in self._walls.back(max(wall - HORIZON, self._begin), stop):
             low, high = self._zone.offsets(one)

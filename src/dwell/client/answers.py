@@ -1,4 +1,4 @@
-"""What a server answers, read; what no Dwell server says is an error of the store."""
+"""Decodes the answers of a server; an answer that is not Dwell's raises a StoreError."""
 
 import contextlib
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class Sizes(msgspec.Struct):
 
 
 class StaleAnswer(msgspec.Struct):
-    """What only parts of the store know."""
+    """The counts that only part of the store has."""
 
     stale: list[Stale]
 
@@ -89,7 +89,7 @@ class Oldest(msgspec.Struct):
 
 
 class Holders(msgspec.Struct):
-    """Who has messages under lease."""
+    """The owners of leased messages."""
 
     holders: list[Holder]
 

@@ -37,7 +37,7 @@ _LARGE_BYTES = 512 * 1024
 _SHOWN_BYTES = 200
 _MOST_DIGITS = 15
 
-#: What a proxy answers when another time may be better: too slow, too early, too many.
+#: Statuses of proxies that a retry may avoid: too slow, too early, too many.
 _PASSING = (408, 425, 429)
 
 #: Kept for less than a server keeps it, so that none is closed while a request is on its way.
@@ -147,11 +147,11 @@ class Connection:
     ) -> bytes:
         """Return the body of the answer; raises the error that the server names.
 
-        A request that the server cannot have done is repeated; one that it may have done only when
-        it ``is_safe`` to repeat or has a call ``number``, by which the server knows the repeat. One
-        that ``is_take`` is repeated when its connection was lost, as the server then gives back
-        what it took. It is not repeated when it is late or a proxy answers with an error: what it
-        took may be on its way, and comes back only when its lease ends.
+        A request that the server cannot have executed is repeated. If the server may have executed
+        it, it is repeated only when it ``is_safe`` to repeat or has a call ``number``, so that the
+        server recognizes the repeat. A request that ``is_take`` is repeated when its connection was
+        lost, as the server then releases the messages. It is not repeated after a timeout or an
+        error of a proxy: its messages may be on their way, and return only when their lease ends.
         """
         headers = {"accept": accept}
         if number:
@@ -195,7 +195,7 @@ class Connection:
         return ServerUnreachable(told) if may_pass else StoreError(told)
 
     def _unreachable(self, error: Exception) -> ServerUnreachable:
-        # What aiohttp says of its own settings for TLS tells nobody anything.
+        # The TLS settings that aiohttp adds to its message are of no use to a reader.
         told = getattr(error, "os_error", error)
         return ServerUnreachable(f"{self._path or self.base}: {str(told) or type(told).__name__}")
 
@@ -252,7 +252,7 @@ def _opened(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession:
 
 
 def _payload(data: bytes) -> bytes | io.BytesIO | None:
-    """Return a body in the form in which a large one is sent piece by piece."""
+    """Return a body as the session sends it; a large one as a file, which is sent in pieces."""
     if len(data) > _LARGE_BYTES:
         return io.BytesIO(data)
     return data or None
@@ -261,7 +261,7 @@ def _payload(data: bytes) -> bytes | io.BytesIO | None:
 def _check_options(token: str | None, timeout_s: float, connections: int, retries: int) -> None:
     """Refuse options that nothing could be sent with; raises InvalidInput."""
     if token is not None and not _TOKEN.fullmatch(token):
-        # What was given may be nearly a token, so it is not repeated here.
+        # The value may be nearly a token, so the error does not show it.
         raise InvalidInput("token: got one with other signs, expected printable ASCII, no spaces")
     if not 0 < timeout_s <= _LONGEST_TIMEOUT_S:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""What a server counts for its clients: by due, by how long they wait, and by who has them."""
+"""Counts that a server makes for its clients: by due time, by waiting time, and by owner."""
 
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence

@@ -80,7 +80,7 @@ _TAKE = "/v1/take"
 _encode = msgspec.msgpack.Encoder().encode
 _CODES = {str(result): int(result) for result in Result}
 
-#: What the token is called in the environment.
+#: The environment variable of the token.
 TOKEN_NAME = "DWELL_TOKEN"
 #: How long to wait for the answer of a take that was cancelled, to give back what it took.
 _GRACE_S = 5.0
@@ -88,20 +88,20 @@ _GRACE_S = 5.0
 #: How long a server may take beyond the usual to read all of its store.
 _CHECK_S = 600.0
 
-#: How soon to end again a wait that had not begun.
+#: The pause before ending a wait again that had not started.
 _AGAIN_S = 0.02
 
 
 class HttpStore(Counting):
     """The store of a server, at ``http://localhost:8410``, ``https://`` or ``http+unix:///a/path``.
 
-    ``token`` is sent with each request; left out, it is what the environment says in
-    ``DWELL_TOKEN``. ``timeout`` is how long an answer may take beyond any waiting that was asked
-    for; ``connections`` is how many requests are under way at once, beside those of takes that
-    wait; ``ca`` is a file of certificates to trust, ``cert`` one of the client's own, for a server
-    that asks for it, with its key unless that is in ``key``. A request whose answer is lost is
-    repeated if it is safe to repeat or the server knows repeats, ``retries`` times at most (9 take
-    10 s); so is one to a server that is away or busy.
+    ``token`` is sent with each request; the default is the environment variable ``DWELL_TOKEN``.
+    ``timeout`` is how long an answer may take in addition to any requested wait. ``connections`` is
+    how many requests run at once, not counting takes that wait. ``ca`` is a file of certificates to
+    trust, ``cert`` the client's own certificate, for a server that requires it, with its key unless
+    that is in ``key``. A request whose answer is lost is repeated if it is safe to repeat or the
+    server recognizes repeats, ``retries`` times at most (9 take 10 s). A request to a server that
+    is away or busy is repeated, too.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class HttpStore(Counting):
             self.number = int(batch.receipts[0, 0]) >> 32
 
     async def _give_back(self, task: "asyncio.Task[Page]", poll: str) -> None:
-        """Give back what a take took that nobody waits for any more; end its wait for that."""
+        """Release the messages of a take that was cancelled; ends its wait for that."""
         ending = asyncio.ensure_future(self._end(poll)) if poll else None
         try:
             await asyncio.wait({task}, timeout=_GRACE_S)
@@ -236,7 +236,7 @@ class HttpStore(Counting):
         owner: str,
         versions: U64 | None = None,
     ) -> Batch:
-        """Lease those of some messages that are ready."""
+        """Lease the given messages that are ready."""
         ask = {"topics": [topic], "ids": _texts(ids), "lease_ms": lease_ms, "owner": owner}
         if versions is not None:
             ask["versions"] = versions.tolist()
@@ -304,7 +304,7 @@ class HttpStore(Counting):
         return np.concatenate([await self._by_receipt("release", part) for part in parts])
 
     async def touch(self, receipts: U64, lease_ms: int) -> U8:
-        """Let leases end later; safe to repeat."""
+        """Extend leases; safe to repeat."""
         how = ReceiptColumns(packed_receipts(receipts), lease_ms=lease_ms)
         return await self._by_receipt("touch", how, is_safe=True)
 
@@ -375,9 +375,9 @@ class HttpStore(Counting):
     async def change(
         self, topic: str, verb: str, which: Selection, limit: int, words: Mapping[str, Any]
     ) -> Changed:
-        """Do a verb to messages that match, in as many requests as it takes the server.
+        """Apply a verb to messages that match, in as many requests as the server needs.
 
-        Messages that were moved are met again by who goes on, so that of those there is one.
+        A reschedule is one request, as further requests would find the moved messages again.
         """
         wanted = _words_of(which)
         if which.states is not None:
@@ -461,7 +461,7 @@ class HttpStore(Counting):
         return found.shards
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
-        """Let the server compare the parts of its store."""
+        """Make the server compare the parts of its store."""
         ask = {"repair": repair, "limit": limit}
         data = await self._connection.call(
             "POST",
@@ -499,7 +499,7 @@ class HttpStore(Counting):
 
     async def backup(self, folder: str | Path) -> None:
         """Write a copy of the store into a new folder, which can be opened as a store."""
-        # Whoever makes no backup does not wait for the embedded store to be imported.
+        # Only a backup imports the embedded store, which takes a while.
         from dwell.store.embedded.backup.tar import unpack_tar
 
         await unpack_tar(self._connection.chunks("/v1/backup"), Path(folder))

@@ -1,4 +1,4 @@
-"""What time it is: the machine's, a test's, a server's, and being woken at one."""
+"""Clocks: the machine's, a test's and a server's, and sleeping until a time."""
 
 from dwell.clock.clock import Clock, RealClock, SimulatedClock
 

@@ -1,7 +1,7 @@
-"""Time as an argument: the real clock, and a simulated one that tests move by hand.
+"""Time as an argument: the real clock, and a simulated clock that tests move by hand.
 
-Deadlines are wall-clock milliseconds since the epoch (they must mean the same after a restart);
-sleeping is monotonic, so a wall clock that jumps wakes nobody early.
+Deadlines are wall-clock milliseconds since the epoch (they must mean the same after a restart).
+Sleeping is monotonic, so a jump of the wall clock wakes no sleeper early.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def elapsed_s() -> float:
 
 
 class Clock(Protocol):
-    """What a queue asks of time."""
+    """The functions of time that a queue needs."""
 
     def now_ms(self) -> int:
         """Return the wall clock, in milliseconds since the epoch."""

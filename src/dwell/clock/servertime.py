@@ -11,11 +11,11 @@ _DRIFT = 1e-4
 class ServerClock(RealClock):
     """Tells the latest time that a server can have, at most a round trip after its true time.
 
-    A delay that a client counts from now is then never over early by the server's clock, and the
-    clocks of their machines need not agree. Answers that came quickly count; after slow ones,
-    such as those of takes that waited, the clock goes on as it was. An answer with a time that this
-    clock holds for impossible means that the server's clock was set, and counts however slow it
-    was; unless it was asked for before the last one that counted came, as then it may be older.
+    So a delay that a client counts from now never ends early by the server's clock, and the clocks
+    of the machines need not agree. Only quick answers set the clock; slow answers, such as to takes
+    that waited, do not. An answer whose time is impossible by this clock means that the server's
+    clock was set, and sets this clock however slow it was. The exception is an answer whose request
+    was sent before the last answer that set the clock arrived, as its time may be older.
     """
 
     def __init__(self) -> None:

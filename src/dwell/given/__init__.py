@@ -1,1 +1,1 @@
-"""What callers give, checked: single values, and columns of them."""
+"""Checks the arguments of callers: single values, and columns of them."""

@@ -396,7 +396,7 @@ def _spans(given: object, size: int, field: str, absent: int = 0) -> I64:
     if _is_millis(given, size):
         return np.array(given, dtype=np.int64)
     if isinstance(given, list) and len(given) == size and set(map(type, given)) == {str}:
-        # As a rule a few are said again and again; one that is bad is named below.
+        # Usually a few texts are repeated, so each is parsed once; a bad one is named below.
         with contextlib.suppress(InvalidInput):
             known = {text: values.delay_ms(text) for text in set(given)}
             return np.array([known[text] for text in given], dtype=np.int64)

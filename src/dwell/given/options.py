@@ -1,4 +1,4 @@
-"""What a put may say of messages beside their bodies: the keywords of every face that puts."""
+"""The options of a put in addition to the bodies: the keywords of every API that puts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -8,7 +8,7 @@ from dwell.message import I64
 
 
 class OutboxOptions(TypedDict, total=False):
-    """What may be said of one message where the settings of its topic are not known."""
+    """The options of one message if the settings of its topic are not known."""
 
     delay: Delay | None
     due: Due | None
@@ -23,7 +23,7 @@ class OutboxOptions(TypedDict, total=False):
 
 
 class PutOptions(OutboxOptions, total=False):
-    """What may be said of one message."""
+    """The options of one message."""
 
     delay_level: int | None
 
@@ -49,7 +49,7 @@ class PutManyOptions(OutboxManyOptions, total=False):
     delay_level: int | Sequence[int] | None
 
 
-#: The columns that a table of puts may have, beside ``body``, and the words of put_many for them.
+#: The columns that a table of puts may have besides ``body``, with the keyword of put_many of each.
 WORD_COLUMNS = {name: name for name in PutManyOptions.__annotations__ if name != "ids"} | {
     "id": "ids",
     "due_ms": "due",

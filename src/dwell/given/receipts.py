@@ -31,7 +31,7 @@ def receipt_bytes(what: object, field: str = "receipt") -> bytes:
 
 
 def _receipts_of(many: Sequence[Any]) -> U64:
-    """Return receipts that are texts or of messages; one that is bad is named by its place."""
+    """Return receipts, given as texts or in messages; a bad one is named by its place."""
     try:
         return receipts_from_text(many)
     except InvalidReceipt:

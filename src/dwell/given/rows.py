@@ -29,8 +29,8 @@ def row_of(
 ) -> Row:
     """Return a message as :meth:`dwell.Queue.put` takes it; ``levels_ms`` are the topic's.
 
-    ``body`` is one that was checked. Raises InvalidInput for the first value that no store may be
-    given; ``named`` says what its field is called there.
+    ``body`` was checked before. Raises InvalidInput for the first value that is not valid;
+    ``named`` returns the name of its field.
     """
     due_ms, counted = now_ms, DUE_COUNTED
     if delay is not None or due is not None or delay_level is not None:

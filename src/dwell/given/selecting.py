@@ -99,9 +99,9 @@ def states(value: object) -> tuple[State, ...]:
 
 
 def narrowed(which: Selection, state: object, default: Sequence[State]) -> Selection:
-    """Return a selection with the states that a verb looks at; raises InvalidInput.
+    """Return a selection with the states that a verb covers; raises InvalidInput.
 
-    Those are the ``state`` that was said beside it, its own, or the ``default``.
+    The states are the separate argument ``state``, the selection's own, or the ``default``.
     """
     if state is not None and which.states is not None:
         raise refusal(InvalidInput, "state", state, "none beside a selection that names its own")
@@ -110,7 +110,7 @@ def narrowed(which: Selection, state: object, default: Sequence[State]) -> Selec
 
 
 def only_ready(which: Selection) -> Selection:
-    """Return a selection of which nothing but ready messages can be taken; raises InvalidInput."""
+    """Return a selection of ready messages, as only these can be taken; raises InvalidInput."""
     if which.states is not None and which.states != (State.READY,):
         names = ", ".join(map(str, which.states))
         raise refusal(InvalidInput, "state", names, "ready, as no other can be taken")

@@ -1,7 +1,7 @@
-"""What callers give, checked and turned into what stores take. Pure: nothing is written here.
+"""Checks the arguments of callers and converts them for stores. Pure: nothing is written here.
 
 Each function takes one value and the name of its field, and raises the error class of that field.
-A message reads "field: got what came, expected what is allowed".
+An error text has the form "field: got VALUE, expected ALLOWED".
 """
 
 import math
@@ -68,10 +68,10 @@ Due: TypeAlias = int | datetime | str
 
 CONFLICTS = ("keep", "replace", "error")
 
-# Whoever reads an address takes "." and ".." for ways through it, however they are written there.
+# URLs resolve "." and ".." as path segments, also when they are escaped.
 _TOPIC = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._:-]{{1,{MAX_TOPIC_CHARS}}}")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-#: What NumPy's spans are counted in: milliseconds in one of a unit, or units in a millisecond.
+#: The units of NumPy's spans: the milliseconds of a unit, or the units of a millisecond.
 _NUMPY_UNITS_MS = {unit: _UNITS_MS[unit.lower()] for unit in ("ms", "s", "m", "h", "D", "W")}
 _NUMPY_PARTS = {"us": 10**3, "ns": 10**6, "ps": 10**9, "fs": 10**12, "as": 10**15}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
@@ -85,7 +85,7 @@ _DUE_FORMS = (
 _MILLISECONDS = re.compile(r"[0-9]{1,18}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-#: What are seconds from 2001 to 2286, and as milliseconds some weeks of 1970: nobody means those.
+#: As seconds these are 2001 to 2286, as milliseconds a few weeks of 1970: the latter is a mistake.
 SECONDS = range(10**9, 10**10)
 _MAX_SPAN_CHARS = 64
 _WHOLE = (int, np.integer)
@@ -183,14 +183,14 @@ def owner(value: object) -> str:
 
 
 def key(value: object, field: str = "key") -> str | None:
-    """Return an order key, or None where there is none; raises InvalidKey."""
+    """Return an order key, or None; raises InvalidKey."""
     if value is None or _utf8(value, MAX_KEY_BYTES) is not None:
         return value  # type: ignore[return-value]
     raise refusal(InvalidKey, field, value, f"text of 1-{MAX_KEY_BYTES} bytes of UTF-8")
 
 
 def headers(value: object, field: str = "headers") -> dict[str, str] | None:
-    """Return headers as a dict, or None where there are none; raises InvalidHeaders."""
+    """Return headers as a dict, or None; raises InvalidHeaders."""
     if value is None:
         return None
     allowed = f"a mapping of text to text, at most {MAX_HEADERS} of {MAX_HEADERS_BYTES} bytes"
@@ -250,7 +250,7 @@ def error_text(value: object, field: str = "error") -> str | None:
         return None
     if not isinstance(value, str):
         raise refusal(InvalidInput, field, value, "text, or None")
-    # What is no text is written as escapes, which count.
+    # Characters that are not valid text are written as escapes, which count.
     text = value[:MAX_ERROR_CHARS].encode("utf-8", "backslashreplace").decode()
     return text[:MAX_ERROR_CHARS]
 
@@ -281,7 +281,7 @@ def _span_ms(text: str) -> int | None:
 
 
 def _numpy_ms(value: np.timedelta64) -> int | None:
-    """Return a span of NumPy's; None where it is none, or in years, months or no unit at all."""
+    """Return a span of NumPy's; None for NaT, or if it is in years, months or no unit at all."""
     unit, count = np.datetime_data(value.dtype)
     if np.isnat(value) or (unit not in _NUMPY_UNITS_MS and unit not in _NUMPY_PARTS):
         return None

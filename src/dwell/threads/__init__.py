@@ -1,1 +1,1 @@
-"""The queue from threads: a loop beside them, a face that is not asynchronous, a pool."""
+"""The queue for threads: an event loop in a thread, a blocking API, and a thread pool."""

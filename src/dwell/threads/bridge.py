@@ -36,10 +36,10 @@ class LoopThread:
     def run(
         self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return what the coroutine returns; when this thread is interrupted, it is cancelled.
+        """Return the result of a coroutine; an interrupt of this thread cancels it.
 
-        Raises StoreClosed after close, and StoreError in a process that was forked from the one
-        that has the thread.
+        Raises StoreClosed after close, and StoreError in a process that was forked from the process
+        of the thread.
         """
         answers: list[T] = []
         self.hand(answers, None, function, args, kwargs)
@@ -53,9 +53,10 @@ class LoopThread:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Do as :meth:`run`; put the answer into ``answers``.
+        """Run as :meth:`run` does, and append the answer to ``answers``.
 
-        What is not there when this thread is interrupted is undone, what is there is the caller's.
+        If this thread is interrupted, an answer that is not in ``answers`` yet is undone; an answer
+        in it belongs to the caller.
         """
         self._check()
         answer: Future[T] = Future()
@@ -101,7 +102,7 @@ class LoopThread:
                 if undo is not None and not task.cancelled() and task.exception() is None:
                     await undo(task.result())
 
-        # The caller's error is what it is told, whatever becomes of this.
+        # The caller gets its own error, whatever happens to this one.
         with contextlib.suppress(Exception):
             asyncio.run_coroutine_threadsafe(break_off(), self.loop).result(_UNDO_S)
 
@@ -114,7 +115,7 @@ class LoopThread:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether this process was forked from the one that has the thread."""
+        """Whether this process was forked from the process of the thread."""
         return os.getpid() != self._pid
 
     def _check(self) -> None:
@@ -133,11 +134,11 @@ class LoopThread:
             with asyncio.Runner() as runner:
                 self.loop = runner.get_loop()
                 self.loop.call_soon(self._started.set)
-                # What runs there may cancel any task and stop the loop, and both end nothing.
+                # Code in the loop may cancel any task and stop the loop; neither ends the thread.
                 while not self._is_closing:
                     self.loop.run_forever()
         finally:
-            # Who asked while it ended is told, as nobody else will answer.
+            # Fails the calls that came while the loop ended, as no other code answers them.
             for answer in list(self._asked):
                 with contextlib.suppress(Exception):
                     answer.set_exception(StoreClosed("the queue was closed"))
@@ -154,14 +155,14 @@ class RunningLoop(LoopThread):
         self.loop = asyncio.get_running_loop()
 
     def close(self) -> None:
-        """Answer nobody any more: who waits and who comes later is told StoreClosed."""
+        """Stop answering: pending and later calls raise StoreClosed."""
         self._is_closing = True
         for answer in list(self._asked):
             with contextlib.suppress(Exception):
                 answer.set_exception(StoreClosed("the queue was closed"))
 
     def _soon(self, function: Callable[[], object]) -> None:
-        # Who asks is known by now, so that either this or close sees the other.
+        # The call is registered before this check, so either this or close sees the other.
         if self._is_closing:
             raise StoreClosed("the queue was closed")
         super()._soon(function)

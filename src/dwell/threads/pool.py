@@ -1,6 +1,6 @@
 """A small pool of daemon threads, for functions that are not asynchronous.
 
-Unlike those of :mod:`concurrent.futures`, its threads do not keep a process that wants to end.
+Unlike the threads of :mod:`concurrent.futures`, its threads do not delay the end of the process.
 """
 
 import contextvars
@@ -49,14 +49,14 @@ class ThreadPool:
                 self._work.put(None)
 
     def replace_one(self) -> None:
-        """Let one more thread be started, in place of one that does not end."""
+        """Allow one further thread, in place of a thread that does not end."""
         with self._lock:
             self._size += 1
 
     def _staff(self) -> None:
-        """Start one more thread unless one is idle or there are enough.
+        """Start a thread unless one is idle or the pool has enough.
 
-        Raises RuntimeError when none can be started and there is none.
+        Raises RuntimeError if no thread can be started and the pool has none.
         """
         if self._idle.acquire(blocking=False):
             return
@@ -77,7 +77,7 @@ class ThreadPool:
             if work is None:
                 return
             work()
-            # What a function leaves behind must not live until the next one comes.
+            # Frees the result of a function before the next one comes.
             del work
             self._idle.release()
 

@@ -32,7 +32,7 @@ class SyncQueue:
     """
 
     def __init__(self, queue: Queue, thread: LoopThread | None = None) -> None:
-        """Take a queue that is not open, or one that is, and whose loop a thread runs."""
+        """Wrap a queue that is not open, or an open queue and the thread of its loop."""
         self._queue = queue
         self._thread = thread
 
@@ -66,7 +66,7 @@ class SyncQueue:
 
     @property
     def schedules(self) -> "SyncSchedules":
-        """What is put again and again, by a calendar."""
+        """The schedules of the queue, which put messages repeatedly by a calendar."""
         return SyncSchedules(self._queue.schedules, self._run)
 
     def topic(self, name: str, kind: type[T]) -> "SyncTyped[T]":
@@ -113,7 +113,7 @@ class SyncTyped(Generic[T]):
         self._sync = queue
 
     def take(self, limit: int = 1, **words: Any) -> list[TypedMessage[T]]:
-        """Take messages as the queue does, which gives them back for who is interrupted."""
+        """Take messages as the queue does; an interrupt releases them."""
         batch = self._sync.take(self._queue.name, limit, **words)
         try:
             found: list[TypedMessage[T]] = self._run(self._queue.fitting, batch)
@@ -143,7 +143,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def take(self: SyncQueue, *args: Any, **kwargs: Any) -> Any:
-        # Python may interrupt behind any call, and none comes behind the one that hands it over.
+        # An interrupt may be raised after any call; the call that hands over the messages is last.
         taken: list[Batch] = []
         try:
             self._take(taken, function, args, kwargs)
@@ -175,7 +175,10 @@ async def _next(source: Any) -> Any:
 
 
 def _make(face: type, source: type) -> None:
-    """Give a class the public coroutine methods of another as plain ones, but for its own."""
+    """Add the public coroutine methods of another class to a class as blocking methods.
+
+    Methods that the class has stay.
+    """
     for name, function in inspect.getmembers(source, inspect.isfunction):
         if name.startswith("_") or name in vars(face):
             continue

@@ -38,12 +38,12 @@ class OwnIds(msgspec.Struct, tag_field="form", tag="own"):
 
 
 class PutColumns(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The messages of one put, as :class:`dwell.batch.puts.Puts` has them.
+    """The messages of one put, as in :class:`dwell.batch.puts.Puts`.
 
-    ``bodies`` are one behind the other; ``sizes`` says how long each is (4 bytes a number).
-    ``counted`` says what of each message the caller counted from now (1 byte a number): 1 its due,
-    2 its expiry, 3 both; without it, what is due now was. ``versions`` are those that messages must
-    have to be replaced (8 bytes a number), 0 for any.
+    ``bodies`` follow one another; ``sizes`` are their lengths (4 bytes a number). ``counted`` names
+    the values of each message that the caller counted from now (1 byte a number): 1 its due, 2 its
+    expiry, 3 both; without it, a due of now was counted. ``versions`` are the versions that
+    messages must have to be replaced (8 bytes a number), 0 for any.
     """
 
     count: int
@@ -72,7 +72,7 @@ MixedIds = list[str] | OwnIds | MadeIds
 
 
 class PutAnswerColumns(msgspec.Struct, omit_defaults=True):
-    """What became of the messages of a put; without ``ids`` they are the caller's own."""
+    """The results of the messages of a put; without ``ids`` they are the caller's own."""
 
     results: bytes
     numbers: bytes
@@ -80,10 +80,10 @@ class PutAnswerColumns(msgspec.Struct, omit_defaults=True):
 
 
 class BatchColumns(msgspec.Struct, omit_defaults=True):
-    """Some messages; ``topic`` says for each which of ``topics`` is its own.
+    """Some messages; ``topic`` is the index in ``topics`` of each.
 
-    ``next`` is the place of the first id that a get by ids had no room for. ``versions`` are those
-    of a page, from a server that sends them. ``damaged`` are the places of those ids of a get whose
+    ``next`` is the place of the first id that a get by ids had no room for. ``versions`` are the
+    versions of a page, from a server that sends them. ``damaged`` are the places of the ids whose
     messages the server's disk has damaged.
     """
 
@@ -146,7 +146,7 @@ class EventColumns(msgspec.Struct):
 
 
 class ReceiptColumns(msgspec.Struct, omit_defaults=True):
-    """What a verb by receipt is told: the receipts, 16 bytes each, and how to do it."""
+    """The arguments of a verb by receipt: the receipts, 16 bytes each, and its options."""
 
     receipts: bytes
     delay_ms: Column | None = 0
@@ -277,7 +277,7 @@ def _own(ids: Sequence[bytes]) -> OwnIds:
 
 
 def ids_as_written(ids: Sequence[str]) -> MixedIds:
-    """Return ids as they are written; those that the queue made need no text."""
+    """Return ids for the wire; ids that the queue made need no text."""
     if not isinstance(ids, LazyIds):
         return list(ids)
     made = ids.made()

@@ -44,7 +44,7 @@ CLASSES: dict[str, type[DwellError]] = {
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
-    """What went wrong, as a server writes it."""
+    """An error, as a server writes it."""
 
     type: str
     title: str

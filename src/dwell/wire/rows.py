@@ -53,7 +53,7 @@ def span_of(given: Delay | None) -> Delay | None:
 
 
 def words_of(line: Line) -> dict[str, Any]:
-    """Return what a line says beside its body, in the words of :meth:`dwell.Queue.put`."""
+    """Return the fields of a line besides its body, as arguments of :meth:`dwell.Queue.put`."""
     plain = {name: getattr(line, name) for name in _PLAIN}
     spans = {name: span_of(getattr(line, name)) for name in ("delay", "lease", "ttl")}
     return {**plain, **spans, "due": line.due_ms if line.due is None else line.due}

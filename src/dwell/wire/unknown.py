@@ -1,4 +1,4 @@
-"""What is wrong with an object that came: of an unknown field, also which ones are known."""
+"""Explains why a received object is not valid; an unknown field lists the known fields."""
 
 import re
 from typing import Any
@@ -12,9 +12,9 @@ _STEP = re.compile(r"\[[^\]]*\]|\.([^.\[]+)")
 
 
 def explained(error: Exception, kind: Any) -> str:
-    """Return what an error of msgspec says of a value that should have been of a type.
+    """Return the message of a msgspec error for a value that should have been of a type.
 
-    Of a field that is unknown the known ones are listed.
+    For an unknown field it lists the known fields.
     """
     told = str(error)
     if len(told) > _MOST_CHARS:

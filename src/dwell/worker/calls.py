@@ -36,7 +36,7 @@ class ThreadCall:
         return self._ended(found)
 
     def _ended(self, found: tuple[Any, BaseException | None]) -> tuple[Any, BaseException | None]:
-        """Let nobody end the thread any more; what was about to end it does so here."""
+        """Disable :meth:`end`; catches an Expired that is already pending."""
         while True:
             try:
                 with self._lock:

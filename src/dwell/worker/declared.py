@@ -31,23 +31,23 @@ _log = logging.getLogger(__name__)
 #: Where the records are. Rights are prefixes, so who may change schedules may write these.
 TOPIC = f"{SCHEDULES}:declared"
 
-#: A record is valid for so many beats of the worker that renews it.
+#: A record is valid for this many beats of the worker that renews it.
 _VALID_BEATS = 5
-#: For so many beats a worker has to see that nobody declares a schedule before it removes it, and
-#: that it is not the newest code before it puts back what newer code runs without.
+#: A worker waits this many beats before it removes a schedule that no code declares, or, unless its
+#: code is the newest, puts back a schedule that newer code does not declare.
 _PATIENT_BEATS = 5
-#: How long a record that is renewed no more says which code is older.
+#: How long a record that is not renewed still tells which code is older.
 _FORGOTTEN_MS = 24 * 3_600_000
-#: What clocks of workers may differ by.
+#: The greatest difference between the clocks of workers.
 _SLACK_MS = 5_000
-#: The states of a record, each looked at twice: one that is renewed or falls due meanwhile may have
-#: been where nobody looked.
+#: The states of a record, each searched twice: a record that is renewed or falls due during the
+#: search may move to a state that was searched already.
 _STATES = (State.LEASED, State.READY, State.DELAYED) * 2
 
 
 @dataclass(frozen=True)
 class Declared:
-    """One schedule of a worker: ``words`` are what :meth:`Schedules.put` takes beside the name."""
+    """One schedule of a worker: ``words`` are the further arguments of :meth:`Schedules.put`."""
 
     name: str
     topic: str
@@ -55,7 +55,7 @@ class Declared:
     words: dict[str, Any] = field(default_factory=dict)
 
 
-#: What a schedule may say beside what a worker says itself.
+#: Options of a schedule that the decorator passes on.
 _WORDS = [
     name
     for name, parameter in inspect.signature(Schedules.put).parameters.items()
@@ -83,7 +83,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What the records of an app say: all of its code by id, and the ids of that which runs."""
+    """The content of an app's records: all of its code by id, and the ids of the running code."""
 
     codes: dict[str, Code]
     running: set[str]
@@ -165,7 +165,7 @@ class Declaring:
     # --- records ------------------------------------------------------------------------------
 
     async def _renew(self) -> None:
-        """Let the record of this code be valid from now on."""
+        """Extend the record of this code from now on."""
         now_ms = self._queue.clock.now_ms()
         if now_ms > self._valid_until_ms:
             # Others may have removed what was declared until then.
@@ -194,7 +194,7 @@ class Declaring:
         return Known({**known.codes, self._id: code}, known.running | {self._id})
 
     async def _known(self) -> Known:
-        """Return what the records say; one that cannot be read is left out."""
+        """Return the content of the records; a record that cannot be read is left out."""
         now_ms = self._queue.clock.now_ms()
         known, is_any_forgotten = Known({}, set()), False
         for state in _STATES:
@@ -262,7 +262,7 @@ class Declaring:
             if is_there:
                 await self._changing.remove(name)
             return
-        # Whoever is about to remove it finds it changed, and looks at the records again.
+        # A worker that is about to remove it sees the change, and reads the records again.
         check = partial(self._check_owner, schedule)
         await self._changing.put(schedule, anew=True, check=check)
 

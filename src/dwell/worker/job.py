@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 class Job:
     """One message, or a batch of them, that this worker holds under lease.
 
-    ``leases`` are the receipts by the lease that was given (that which was asked for, the message's
-    own, or what the time that is left tells); ``ends_at_ms`` is when the shortest ends,
-    ``touch_at_ms`` when it has to be extended next, and ``is_lost`` that it has ended nevertheless.
-    ``task`` is what runs the handler, or gives the messages back, and ``outcome`` what became of
-    them. ``is_in_loop`` says that the handler can be cancelled, and ``was_cancelled`` that somebody
-    else has done so. ``call`` is what ends it elsewhere; ``is_late`` says that it has run longer
-    than it may, and ``is_given_up`` that nobody waits for it any more.
+    ``leases`` are the receipts by lease (the requested lease, the message's own, or derived from
+    the time left). ``ends_at_ms`` is the end of the shortest lease, ``touch_at_ms`` the time of the
+    next touch, and ``is_lost`` says that the lease has ended nevertheless. ``task`` runs the
+    handler, or releases the messages, and ``outcome`` is the result. ``is_in_loop`` says that the
+    handler can be cancelled, and ``was_cancelled`` that other code than the handler has cancelled
+    it. ``call`` ends a handler outside of the loop. ``is_late`` says that it has exceeded its
+    limit, and ``is_given_up`` that the worker has stopped waiting for it.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Job:
         self.touched_at(time_ms)
 
     def touched_at(self, time_ms: int) -> None:
-        """Plan the next touch behind one that is tried at a time."""
+        """Plan the next touch after a touch at the given time."""
         self.touch_at_ms = time_ms + max(min(self.leases) // 3, 1)
 
     @property
@@ -121,9 +121,9 @@ def _current_task(loop: asyncio.AbstractEventLoop) -> "asyncio.Task[Any] | None"
 
 
 def _given_ms(left_ms: int) -> int:
-    """Return the lease that was given, of which ``left_ms`` are left when the answer is there.
+    """Return the lease that has ``left_ms`` left when the answer arrives.
 
-    What the answer took is put back by rounding up, so that jobs of one lease are touched as one.
+    Rounding up adds the time that the answer took, so that jobs of one lease are touched together.
     """
     step_ms = next((step for step in (1_000, 100, 10) if left_ms > 10 * step), 1)
     return max(-(-left_ms // step_ms) * step_ms, 1)

@@ -8,8 +8,8 @@ from dwell.worker.job import Job
 class Lanes:
     """Jobs that wait to run, in the order they were taken.
 
-    By key, a job waits until the one before it in its lane is done; different keys, and messages
-    without one, do not wait for each other.
+    By key, a job waits until the previous job of its lane is done. Different keys, and messages
+    without a key, do not wait for each other.
     """
 
     def __init__(self, *, by_key: bool) -> None:
@@ -19,7 +19,7 @@ class Lanes:
         self._lanes: dict[tuple[str, str], deque[Job]] = {}
 
     def add(self, job: Job) -> None:
-        """Let a job wait for its turn."""
+        """Add a job, which waits for its turn."""
         if not self._by_key or job.lane is None:
             self._ready.append(job)
         elif job.lane in self._lanes:
@@ -41,7 +41,7 @@ class Lanes:
         return jobs
 
     def done(self, job: Job) -> None:
-        """Let the next job of the lane have its turn."""
+        """Make the next job of the lane ready."""
         if not self._by_key or job.lane is None:
             return
         waiting = self._lanes[job.lane]

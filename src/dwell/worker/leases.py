@@ -14,17 +14,17 @@ from dwell.worker.job import Job
 
 _log = logging.getLogger(__name__)
 
-#: How often to look whether the wall clock was set, by which leases end.
+#: How often to check whether the wall clock was set, as leases end by it.
 _LOOK_MS = 500
 _STEP_MS = 100
 
 
 class LeaseKeeper:
-    """Keeps the leases of jobs alive, those that run and those that wait.
+    """Keeps the leases of running and waiting jobs alive.
 
-    Each is touched with the lease that was given; a touch without it would set the messages' or
-    their topics' own, which may end before the next touch. ``on_lost`` is told of a job whose lease
-    ended all the same: its messages may be with somebody else by now.
+    Each job is touched with its own lease; a touch without it would set the lease of the messages
+    or their topics, which may end before the next touch. ``on_lost`` is called with a job whose
+    lease has ended all the same: another worker may hold its messages by now.
     """
 
     def __init__(self, queue: Queue, on_lost: Callable[[Job], None]) -> None:
@@ -42,7 +42,7 @@ class LeaseKeeper:
         self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Keep nothing any more."""
+        """Stop keeping leases."""
         self._is_over = True
         if self._task is not None:
             self._task.cancel()
@@ -91,7 +91,7 @@ class LeaseKeeper:
             try:
                 stale += await self._stale(held, lease_ms)
             except Exception:
-                # Whatever it was, the leases of all others have to be kept.
+                # After any error the leases of all other jobs must be kept.
                 _log.exception("could not touch %d leases", len(held))
                 failed.update(job for job, _ in held)
         for job in jobs:
@@ -99,7 +99,7 @@ class LeaseKeeper:
                 self._report(job, stale[job], now_ms)
 
     async def _stale(self, held: Sequence[tuple[Job, str]], lease_ms: int) -> Counter[Job]:
-        """Touch receipts, and count those of each job whose lease has ended."""
+        """Touch receipts, and count for each job the receipts whose lease has ended."""
         stale: Counter[Job] = Counter()
         for part in slices(held, MAX_BATCH_MESSAGES):
             try:

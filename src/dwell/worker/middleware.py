@@ -10,10 +10,10 @@ _log = logging.getLogger(__name__)
 
 
 class Middleware:
-    """What a worker calls around its handlers; a subclass has the methods that it needs.
+    """Hooks that a worker calls around its handlers; a subclass defines the methods it needs.
 
     Each may be plain or asynchronous, and runs in the event loop, so a plain one has to be quick.
-    It is given what the handler is given: a Message, or a Batch.
+    Its argument is the argument of the handler: a Message, or a Batch.
     """
 
     def before(self, what: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a worker has done, as Prometheus reads it."""
+"""The counts of a worker, in the form of Prometheus."""
 
 from collections.abc import Iterator
 from itertools import accumulate

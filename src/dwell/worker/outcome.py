@@ -1,4 +1,4 @@
-"""What a handler says by raising, and what then becomes of its message."""
+"""The exceptions that a handler may raise, and what each does to its message."""
 
 import traceback
 from typing import Any, NamedTuple
@@ -86,7 +86,7 @@ def outcome_of(error: BaseException, retry_delay_ms: int | None) -> Outcome:
 
 
 def _judged(error: BaseException, retry_delay_ms: int | None) -> Outcome:
-    # What it says of its class itself may be anything.
+    # The ``__class__`` that the error reports may be anything.
     kind = type(error)
     if issubclass(kind, Bury):
         return Dead(error_text(error.reason, "reason"))  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Processes for plain handlers, so that one that hangs can be ended and one that crashes is alone.
+"""Processes for plain handlers: a handler that hangs is killed, a crash ends no other handler.
 
-The pool is that of Pebble. Processes are started anew and not forked, so a handler is a function at
-the top of a module, and what it needs is imported or opened by itself.
+The pool comes from Pebble. Processes are spawned and not forked, so a handler is a function at the
+top of a module, and imports or opens all that it needs.
 """
 
 import multiprocessing
@@ -31,10 +31,10 @@ class ProcessPool:
     def submit(
         self, handler: Callable[[Any], Any], what: object, limit_s: float
     ) -> "Future[BaseException | None]":
-        """Run a handler; the result is what it raised.
+        """Run a handler; the result is the exception that it raised, or None.
 
-        Cancelling the future ends the process; so does the limit, if there is one, with a
-        TimeoutError. An end of the process by itself raises ``crash``.
+        Cancelling the future ends the process; so does the limit, if given, with a TimeoutError. A
+        process that ends otherwise raises ``crash``.
         """
         future: Future[BaseException | None] = self._pool.schedule(
             _attempt, (handler, what), timeout=limit_s or None
@@ -59,7 +59,7 @@ def check_handler(handler: Callable[[Any], Any]) -> None:
 
 
 class HandlerError(Exception):
-    """What a handler raised in another process, where that cannot travel; its text says what."""
+    """Replaces an exception from another process that cannot be pickled; contains its text."""
 
 
 def _attempt(handler: Callable[[Any], Any], what: object) -> BaseException | None:

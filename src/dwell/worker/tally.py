@@ -1,11 +1,11 @@
-"""What a worker has done, in numbers."""
+"""The counts of a worker's calls."""
 
 from collections import Counter
 
 from dwell.histogram import Histogram
 from dwell.worker.outcome import Dead, Done, Lost, Outcome
 
-#: What an outcome is called; any other gives the message back.
+#: The names of outcomes; any other outcome releases the message.
 _WORDS = {Done: "done", Dead: "buried", Lost: "lost"}
 
 
