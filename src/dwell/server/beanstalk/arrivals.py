@@ -1,4 +1,4 @@
-"""Arrivals: puts of which a part has come. They count as in flight, and have to come in time."""
+"""Arrivals: puts received in part. They count as in flight, and must be complete in time."""
 
 import asyncio
 
@@ -16,8 +16,8 @@ class Arrivals:
 
     def __init__(self, in_flight: InFlight) -> None:
         self._in_flight = in_flight
-        # In the order in which they began, which is that in which they are late. One timer for all
-        # costs less than one for each of the many that are whole with the next bytes.
+        # In order of their start, and so of their deadlines. One timer for all costs less than one
+        # each, as many are complete with the next bytes.
         self._sessions: dict[Session, Arrival] = {}
         self._timer: asyncio.TimerHandle | None = None
 

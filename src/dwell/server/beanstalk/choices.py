@@ -1,6 +1,6 @@
-"""What a session chooses for itself: the tube it uses, and those it watches.
+"""The choices of a session: the tube it uses, and the tubes it watches.
 
-What it has no right to it cannot choose: others would see it among the tubes that there are.
+A session cannot choose a tube without a right to it: others would see it in the list of tubes.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def watch(hall: Hall, session: Session, run: Run) -> bytes:
 
 
 def ignore(hall: Hall, session: Session, run: Run) -> bytes:
-    """Reserve no more jobs of a tube, unless it is the last one."""
+    """Stop reserving jobs of a tube, unless it is the last watched tube."""
     tube = run.items[0]
     if tube in session.watched:
         if len(session.watched) == 1:

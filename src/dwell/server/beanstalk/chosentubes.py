@@ -1,4 +1,4 @@
-"""Chosen tubes: those that some connection uses or watches, counted as they are chosen."""
+"""Chosen tubes: tubes that connections use or watch, counted when they are chosen."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class ChosenTubes:
             self._counts[tube] += 1
 
     def drop(self, tube: str) -> None:
-        """Note that a connection that had chosen it has chosen it no more."""
+        """Note that a connection has given up its choice of a tube."""
         if tube != DEFAULT_TUBE:
             self._counts[tube] -= 1
             if not self._counts[tube]:

@@ -14,7 +14,7 @@ from dwell.server.beanstalk.replies import BAD_FORMAT, UNKNOWN_COMMAND
 #: The longest command line, with the two bytes that end it.
 MAX_LINE_BYTES = 224
 MAX_TUBE_BYTES = 200
-#: What a longer delay is cut to.
+#: The greatest delay; longer delays are cut to it.
 MAX_DELAY_S = MAX_DELAY_MS // 1000
 
 _MAX_U32 = 2**32 - 1
@@ -23,7 +23,7 @@ _MAX_INT = 2**31 - 1
 
 
 class Verb(IntEnum):
-    """What a command asks for; at the end a line that is no command, and ``quit``."""
+    """The kind of a command; the last are a line that is not valid, and ``quit``."""
 
     PUT = auto()
     USE = auto()
@@ -197,7 +197,7 @@ def _tube(verb: Verb) -> Callable[[bytes], Command]:
 
 
 def _timeout(rest: bytes) -> Command:
-    # What follows the number is not looked at, as in beanstalkd.
+    # Text after the number is ignored, as in beanstalkd.
     found = _ONE.match(rest)
     if found is None or (seconds := int(found[1])) > _MAX_INT:
         return _BAD
@@ -239,7 +239,7 @@ def _pause(rest: bytes) -> Command:
     return (Verb.PAUSE_TUBE, Pause(found[1].decode(), delay_s))
 
 
-#: In the order in which beanstalkd compares them: a prefix that is longer stands first.
+#: In the order of beanstalkd's comparisons: a longer prefix comes before a shorter one.
 _PREFIXES: tuple[tuple[bytes, Callable[[bytes], Command]], ...] = (
     (b"peek ", _number(Verb.PEEK)),
     (b"peek-ready", _alone(Verb.PEEK_READY)),

@@ -1,11 +1,11 @@
-"""The decoder: bytes in, commands out, whatever the places at which the bytes were cut.
+"""The decoder: bytes in, commands out, wherever the bytes were cut.
 
-It knows no sockets. Commands that come one after the other with the same verb are one run, so that
-a pipeline costs about a microsecond a command. What it holds is bounded by the one command that is
-incomplete, as long as nobody feeds it while :attr:`Decoder.is_full`.
+It has no sockets. Consecutive commands with the same verb are one run, so that a pipeline costs
+about a microsecond a command. Its memory is bounded by the one incomplete command, provided that
+nobody feeds it while :attr:`Decoder.is_full`.
 
-Who does not begin with a command of the protocol does not speak it, and is let go: a page of the
-web can make a browser send what it likes, behind a line of HTTP.
+A client that does not begin with a command of the protocol is disconnected: a web page can make a
+browser send any bytes after a line of HTTP.
 """
 
 import re
@@ -27,7 +27,7 @@ from dwell.server.beanstalk.replies import (
     UNKNOWN_COMMAND,
 )
 
-#: How many bytes beyond the next command may be kept before nothing more should come.
+#: How many bytes beyond the next command may be kept before reading should pause.
 READ_AHEAD_BYTES = 64 * 1024
 #: How many commands are one run at most, so that no connection holds up the others.
 MOST_IN_A_RUN = 1000
@@ -42,9 +42,9 @@ _STRANGE = re.compile(rb"[A-Z]+ ")
 
 
 class Heads(dict[bytes, Head | None]):
-    """What the lines of puts mean, None for a line that is refused.
+    """The parsed lines of puts, None for a line that is refused.
 
-    Clients send the same few lines over and over, so those that are right are kept.
+    Clients repeat the same few lines, so valid lines are kept.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -106,11 +106,11 @@ class Decoder:
 
     @property
     def is_in_body(self) -> bool:
-        """Whether what is kept is the beginning of a put, of which the rest has to come."""
+        """Whether the kept bytes are the beginning of a put whose rest has not come."""
         return self._need > 0 and self.size_bytes < self._need
 
     def give_up(self, reply: bytes) -> None:
-        """Let go of the put that is incomplete; when the rest has come, this is the reply."""
+        """Drop the incomplete put; when the rest has come, the answer is ``reply``."""
         self._skip = self._need - self.size_bytes
         self._refusal = reply
         self._data, self._later = b"", bytearray()
@@ -221,7 +221,7 @@ class Decoder:
         return Run(Verb.REFUSED, [BAD_FORMAT])
 
     def _give_up_on_it(self) -> None:
-        """Read nothing more, and hang up: this is another protocol."""
+        """Stop reading, and disconnect: this is another protocol."""
         self.clear()
         self._is_strange = True
         self._farewell = Run(Verb.QUIT, [None])
@@ -229,7 +229,7 @@ class Decoder:
     # --- puts -----------------------------------------------------------------------------------
 
     def _puts(self) -> Run | None:
-        """Read as many puts as there are, up to one that is refused or not complete."""
+        """Read the complete puts, up to a put that is refused or incomplete."""
         data, at, heads = self._data, self._at, self._heads
         bodies: list[bytes] = []
         lines: list[Head] = []
@@ -266,7 +266,7 @@ class Decoder:
         stop = end + 2 + head.size_bytes + 2
         if len(self._data) < stop:
             self._need = stop - self._at
-            # What came before it need not stay in memory as long as it waits.
+            # Frees the bytes before the put while it waits for its rest.
             self._data, self._at = self._data[self._at :], 0
             return None
         self._at = stop

@@ -74,7 +74,7 @@ class Deletes:
         self._hall.note_schedules("delete", numbers)
 
     async def _ack(self, jobs: Sequence[Held]) -> list[bool]:
-        """Say that jobs are done; tell of which that was still true."""
+        """Acknowledge jobs; return for each whether its lease was still held."""
         if not jobs:
             return []
         codes = await self._queue.ack_at_once(array_of([job[0] for job in jobs]))
@@ -87,7 +87,7 @@ class Deletes:
     async def _delete_others(
         self, parts: Sequence[Part], held: Sequence[Sequence[Held | None]], acked: Sequence[bool]
     ) -> None:
-        """Delete what was not held, or not any more."""
+        """Delete the jobs whose lease was not held, or has ended."""
         said = [[DELETED] * run.count for _, run in parts]
         others = []
         left = iter(acked)
@@ -149,7 +149,7 @@ class Deletes:
 
 
 def _restore(parts: Sequence[Part], held: Sequence[Sequence[Held | None]]) -> None:
-    """Let the sessions hold again what could not be deleted."""
+    """Return the jobs that could not be deleted to the sessions that held them."""
     for (session, run), jobs in zip(parts, held, strict=True):
         for number, job in zip(run.items, jobs, strict=True):
             if job is not None:

@@ -73,7 +73,7 @@ class Desk:
         return self._arrivals.count(session, size_bytes)
 
     def count_out(self, session: Session) -> None:
-        """Count a put no more of which a part had come."""
+        """Stop counting a put that came only in part, as its rest will not come."""
         self._arrivals.end(session)
 
     def go_on(self, session: Session) -> None:
@@ -85,7 +85,7 @@ class Desk:
         self._reserves.end_wait(session)
 
     def forget(self, session: Session) -> None:
-        """Let a session go whose connection is gone: take back what it holds."""
+        """Remove a session whose connection is gone: releases the jobs that it holds."""
         self.hall.forget(session)
         self.note(session, b"")
         self._arrivals.end(session)

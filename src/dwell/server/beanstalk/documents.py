@@ -1,6 +1,6 @@
 """The documents of the stats and list commands: small YAML, with all the keys of beanstalkd.
 
-Keys of which Dwell keeps nothing are 0; the page of the protocol names them.
+Keys without a counterpart in Dwell are 0; the page of the protocol names them.
 """
 
 import os
@@ -130,7 +130,7 @@ def job_stats(message: Message, histories: Histories, now_ms: int) -> bytes:
     left_s = _left_s(message, now_ms)
     delay_s = histories.delay_s(message.number)
     if delay_s is None:
-        # Of one that was put elsewhere, or long ago, it is at least what is left of it.
+        # The delay of a job put elsewhere, or long ago, is at least the time left of it.
         delay_s = left_s if message.state is State.DELAYED else 0
     return _document(
         {

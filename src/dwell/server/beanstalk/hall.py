@@ -22,7 +22,7 @@ from dwell.server.beanstalk.tubes import DEFAULT_TUBE, Pauses, TubeOrder
 from dwell.server.inflight import WAITING_TOPIC_BYTES, InFlight
 from dwell.server.service import Service
 
-#: What one session asks in a round. A plain tuple, since one is made for every run.
+#: The part of one session in a round. A plain tuple, since one is made for every run.
 Part: TypeAlias = tuple[Session, Run]
 
 #: Does the parts of a round, which have a key in common, and answers the sessions.
@@ -33,7 +33,7 @@ _MOST_TOPICS = 100_000
 
 
 class Total:
-    """What was done with one topic through this port since it began."""
+    """The counts of one topic through this port since it began."""
 
     __slots__ = ("deletes", "pauses", "puts")
 
@@ -131,13 +131,13 @@ class Hall:
         return True
 
     def has_ignored(self, tube: str) -> None:
-        """Note that a connection watches a tube no more."""
+        """Note that a connection has stopped watching a tube."""
         if tube != DEFAULT_TUBE:
             self.in_flight.leave(WAITING_TOPIC_BYTES, 0)
             self.chosen.drop(tube)
 
     def forget(self, session: Session) -> None:
-        """Let go of what a session has chosen and holds, which is gone."""
+        """Drop the choices and jobs of a session that is gone."""
         self.sessions.discard(session)
         self.chosen.drop(session.tube)
         for tube in session.watched:

@@ -1,8 +1,8 @@
-"""Histories: what was done with single jobs through this port, as far as messages do not tell it.
+"""Histories: the events of single jobs through this port that their messages do not record.
 
-A message knows how often it was taken since it was put or kicked. How those takes ended, and how
-long the job was to wait, is kept here, in memory, and only of jobs of which there is something to
-keep: of one that was put without a delay, reserved and deleted there is not.
+A message knows how often it was taken since it was put or kicked. How those takes ended, and the
+delay of the job, is kept here, in memory. A job has an entry only if something must be kept: a job
+that was put without a delay, reserved and deleted has none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,10 +14,10 @@ MOST_JOBS = 50_000
 
 
 class History:
-    """What was done with one job.
+    """The history of one job.
 
     ``told`` is how many takes since the last kick are known to have ended by a release or a bury;
-    ``reserves`` and ``timeouts`` are those before that kick.
+    ``reserves`` and ``timeouts`` count the takes before that kick.
     """
 
     __slots__ = ("buries", "delay_s", "kicks", "releases", "reserves", "timeouts", "told")
@@ -29,7 +29,7 @@ class History:
 
 
 class Histories:
-    """The histories of jobs, by their numbers; those of which nothing is heard are forgotten."""
+    """The histories of jobs, by their numbers; the least used jobs are forgotten."""
 
     def __init__(self, most_jobs: int = MOST_JOBS) -> None:
         self._most_jobs = most_jobs
@@ -50,7 +50,7 @@ class Histories:
                 self._of(number).delay_s = delay_s
 
     def released(self, number: int, delay_s: int, *, is_buried: bool) -> None:
-        """Note that a job was released; one that had no attempts left is buried by that."""
+        """Note that a job was released; the release buries a job without attempts left."""
         history = self._of(number)
         history.delay_s = delay_s
         history.releases += 1
@@ -68,7 +68,7 @@ class Histories:
         self._of(number).kicks += 1
 
     def begun_anew(self, number: int, attempt: int, *, is_kick: bool) -> None:
-        """Note that a job which had been taken ``attempt`` times is not buried any more.
+        """Note that a job which had been taken ``attempt`` times is no longer buried.
 
         Its message counts the takes from 0 again.
         """
@@ -112,9 +112,8 @@ class Histories:
     def _ends(self, number: int, history: History, ended: int) -> tuple[int, int]:
         """Return how many takes ended by a lapse, and how many by a release.
 
-        Those of which nothing was told lapsed. But if the job is older than what was first put
-        here, nobody knows: then they count as releases, so that a limit on these holds after a
-        restart, too.
+        Takes without a known end lapsed. But if the job is older than the first put here, nobody
+        knows: then they count as releases, so that a limit on releases holds after a restart, too.
         """
         untold = max(ended - history.told, 0)
         if self._first and number >= self._first:

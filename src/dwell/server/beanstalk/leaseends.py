@@ -8,7 +8,7 @@ from typing import TypeAlias
 #: tuple, since one is made for every job.
 Held: TypeAlias = tuple[bytes, str, int, int]
 
-#: How many entries are kept of jobs that are not held any more, whatever else is held.
+#: How many entries of jobs that are no longer held are kept, however many jobs are held.
 _SPARE = 1000
 
 

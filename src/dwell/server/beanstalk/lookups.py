@@ -192,7 +192,7 @@ class Lookups:
     # --- kicking --------------------------------------------------------------------------------
 
     async def _kick(self, session: Session, bound: int) -> bytes:
-        """Kick buried jobs, or delayed ones where none is buried."""
+        """Kick buried jobs, or delayed jobs if no job is buried."""
         count = await self._kick_all(session.topic, State.DEAD, bound, self._kick_dead)
         if not count:
             count = await self._kick_all(session.topic, State.DELAYED, bound, self._kick_delayed)
@@ -201,11 +201,11 @@ class Lookups:
     async def _kick_all(
         self, topic: str, state: State, bound: int, some: Callable[[str, Page], Awaitable[int]]
     ) -> int:
-        """Kick jobs of a state page by page, until there are enough or no more."""
+        """Kick jobs of a state page by page, up to the bound or the last job."""
         count = 0
         cursor: Cursor | None = None
         while count < bound:
-            # Many jobs take a while, in which the right may end.
+            # Many jobs take a while, and the right may end.
             self._hall.allow(Verb.KICK, (topic,))
             limit = min(bound - count, MAX_BATCH_MESSAGES)
             page = await self._queue.scan(topic, state, cursor=cursor, limit=limit)
@@ -285,8 +285,8 @@ class Lookups:
         """Tell whether the settings of its topic may keep a message from being taken.
 
         The take itself checks them for a ready message. A delayed or buried message has to be made
-        ready first, which nothing can undo: a due that is set again overwrites one that others set
-        in between, and only what is leased can be buried. Whether a limit lets it be taken is not
+        ready first, which cannot be undone: setting its due again overwrites a due that others set
+        in between, and only a leased message can be buried. Whether a limit lets it be taken is not
         known before the take, so any limit holds it back.
         """
         if message.state is State.READY:

@@ -13,7 +13,7 @@ from dwell.server.listening import Listener, address_of, bound
 from dwell.server.service import Service
 from dwell.server.turns import BUFFER, Turns
 
-#: How many bytes of replies wait to be read before no more commands are done.
+#: How many bytes of replies may wait to be read before commands pause.
 _MOST_UNREAD_BYTES = 256 * 1024
 #: How long the end waits for clients that do not read their last replies.
 _GRACE_S = 5.0
@@ -55,13 +55,13 @@ class Connection(asyncio.BufferedProtocol, Accepted):
             self._session.rest(nbytes)
 
     def eof_received(self) -> bool:
-        """Do what was asked; who sends nothing more may still read."""
+        """Finish the commands; a client that has closed its sending side may still read."""
         self._session.finish()
         # Over TLS the connection ends with the first end that comes.
         return self._transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
-        """Stop: the other end does not read. What it does not read counts as under way."""
+        """Pause: the other end does not read. The unread bytes count as in flight."""
         size_bytes = self._transport.get_write_buffer_size()
         in_flight = self._port.desk.hall.in_flight
         in_flight.keep(size_bytes)
@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
 
 
 class BeanstalkPort:
-    """Serves a queue by the beanstalk protocol. ``port`` 0 takes one that is free."""
+    """Serves a queue by the beanstalk protocol. ``port`` 0 takes a free port."""
 
     def __init__(
         self, service: Service, host: str, port: int, *, ssl: tls.SSLContext | None = None
@@ -159,7 +159,7 @@ class BeanstalkPort:
         self._listener.start()
 
     async def stop(self) -> None:
-        """Accept no more, end every wait, answer what was asked, and close every connection."""
+        """Stop accepting, end every wait, finish the commands, and close every connection."""
         if self._listener is None or self._is_stopping:
             return
         self._is_stopping = True
@@ -180,7 +180,7 @@ class BeanstalkPort:
         await self._empty.wait()
 
     def joined(self, connection: Connection) -> Session:
-        """Take in a connection; one that is too late is ended at once."""
+        """Add a connection; after the stop has started, it is closed at once."""
         self._connections.add(connection)
         session = self.desk.welcome(connection)
         if self._is_stopping:
@@ -188,7 +188,7 @@ class BeanstalkPort:
         return session
 
     def let_in(self, connection: Connection) -> None:
-        """Note that a connection has begun with a command of the protocol."""
+        """Note that the first bytes of a connection are a command of the protocol."""
         assert self._listener is not None
         self._listener.let_in(connection)
 

@@ -66,7 +66,7 @@ class Receipts:
             _log.warning("%d jobs wait for the end of their leases: %s", len(receipts), error)
 
     async def _tell(self, verb: Verb, parts: Sequence[Part]) -> None:
-        """Tell the queue of jobs that are held; each way in which that is meant is one call."""
+        """Apply a verb to held jobs, in one call of the queue for each set of arguments."""
         said = [[NOT_FOUND] * run.count for _, run in parts]
         groups: dict[Hashable, list[_Claim]] = {}
         for claim, how in _claims(parts, said):

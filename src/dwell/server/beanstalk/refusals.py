@@ -21,8 +21,8 @@ from dwell.server.beanstalk.replies import (
 
 _log = logging.getLogger(__name__)
 
-#: The first class that fits counts. Beanstalk has no word for a right that a caller lacks; a
-#: command that is unknown to him is nearest, since it says that trying again is of no use.
+#: The first matching class counts. Beanstalk has no word for a missing right; an unknown command
+#: is the nearest, since it says that a retry is of no use.
 _WORDS: tuple[tuple[type[Exception], bytes], ...] = (
     (AccessDenied, UNKNOWN_COMMAND),
     (TopicFull, OUT_OF_MEMORY),
@@ -37,7 +37,7 @@ _WORDS: tuple[tuple[type[Exception], bytes], ...] = (
 
 
 def word_of(error: Exception) -> bytes:
-    """Return the reply to a command that met an error; one that nobody expected is logged."""
+    """Return the reply to a command that raised an error; an unexpected error is logged."""
     for kind, word in _WORDS:
         if isinstance(error, kind):
             return word

@@ -60,19 +60,19 @@ class Reserves:
         self._answer_all(session, TIMED_OUT)
 
     def forget(self, session: Session) -> None:
-        """Let a session go: what it waits for and what it holds."""
+        """Remove a session: ends its wait and releases the jobs that it holds."""
         self._waiting.leave(session)
         self._receipts.give_back(session.held.values())
 
     def pause(self, topic: str) -> None:
-        """Let those that wait on a topic which was just paused wait for the others only."""
+        """Make sessions that wait on a topic which was just paused wait for their other topics."""
         for session in list(self._hall.waiting):
             if topic in session.watched.values():
                 self._waiting.leave(session)
                 self._ask(session)
 
     def check_all(self) -> None:
-        """Refuse those that wait and may no longer take what they wait for."""
+        """Refuse waiting sessions that have lost the right to take."""
         for session in list(self._hall.waiting):
             try:
                 self._hall.allow(Verb.RESERVE, session.watched.values())
@@ -127,7 +127,7 @@ class Reserves:
         return taken
 
     def _hand_one(self, session: Session, taken: Taken, at: int) -> None:
-        """Give a session the one job that it asked for: what most workers do."""
+        """Give a session the one job that it asked for: the most frequent case."""
         job = taken.held[at]
         if session.is_over:
             return self._receipts.give_back((job,))
@@ -136,7 +136,7 @@ class Reserves:
         return session.answer(reserved_one(taken.numbers[at], taken.bodies[at]))
 
     def _hand_over(self, session: Session, part: Taken, *, is_all: bool) -> None:
-        """Give a session its jobs; ``is_all`` tells that there are no more."""
+        """Give a session its jobs; ``is_all`` tells that no further job is ready."""
         if session.is_over:
             return self._receipts.give_back(part.held)
         demand = _demand_of(session)
@@ -188,7 +188,7 @@ class Reserves:
         waits = [] if paused_ms is None else [paused_ms]
         # A span is not of the wall clock, as leases are: a step of that makes no wait longer.
         if demand.ends_ms is None and demand.timeout_s is not None:
-            # Of the millisecond that has begun an unknown part is over.
+            # An unknown part of the current millisecond has passed.
             demand.ends_ms = monotonic_ms() + demand.timeout_s * 1000 + 1
         if demand.ends_ms is not None:
             waits.append(demand.ends_ms - monotonic_ms())
@@ -208,7 +208,7 @@ class Reserves:
             if len(batch):
                 self._hand_over(session, self._noted([batch], topics), is_all=False)
             else:
-                # What falls due just then is its own.
+                # A job that falls due just then belongs to this session.
                 self._ask(session)
 
     def _give_back(self, batch: Batch) -> None:

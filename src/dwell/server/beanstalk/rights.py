@@ -5,7 +5,7 @@ from dwell.server.tokens import ANY, Right
 
 _LOOKING = (Right.READ, Right.ADMIN)
 
-#: The rights of which a command needs one; a command that is not here needs none.
+#: The rights for each command, any one of them; a command that is absent needs none.
 RIGHTS: dict[Verb, tuple[Right, ...]] = {
     Verb.PUT: (Right.PUT,),
     Verb.USE: ANY,

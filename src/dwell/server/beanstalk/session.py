@@ -1,7 +1,7 @@
-"""A session: what one connection uses, watches and holds, and which of its commands is under way.
+"""A session: the tubes and jobs of one connection, and the command that is under way.
 
-Commands are done in the order in which they came, one run at a time. What a run asks of the queue
-is the desk's; the session only knows itself.
+Commands run in the order they came, one run at a time. The desk calls the queue for a run; the
+session has only its own state.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _COUNTED_JOBS, _JOB_BYTES = 64, 1024
 _MOST_REPLY_BYTES = 64 * 1024
 #: How many runs are done before other connections have their turn.
 _MOST_AT_ONCE = 16
-#: From how many held jobs on it is looked whether the leases of some are over.
+#: From this number of held jobs on, expired leases are searched for.
 _FIRST_PURGE = 1000
 
 
@@ -51,14 +51,14 @@ class Demand:
 
     @property
     def impatient(self) -> int:
-        """How many of the first ones do not wait at all."""
+        """How many reserves at the start do not wait at all."""
         count = 0
         while count < self.left and self.run.items[count - self.left] == 0:
             count += 1
         return count
 
     def answered(self, count: int) -> None:
-        """Note that the first ones have their answers."""
+        """Note that the first ``count`` reserves have their answers."""
         self.left -= count
         self.ends_ms = None
 
@@ -74,7 +74,7 @@ class Arrival:
 
 
 class Wire(Protocol):
-    """What a session asks of its connection."""
+    """The functions of a connection that a session needs."""
 
     @property
     def peer(self) -> str:
@@ -97,7 +97,7 @@ class Wire(Protocol):
 
 
 class Desk(Protocol):
-    """What does the commands of all sessions."""
+    """Runs the commands of all sessions."""
 
     def start(self, session: "Session", run: Run) -> bytes | None:
         """Do a run and return its replies, or None when the session will be told by ``answer``."""
@@ -109,7 +109,7 @@ class Desk(Protocol):
         """Count what came of a put that is incomplete; return the refusal if there is no room."""
 
     def count_out(self, session: "Session") -> None:
-        """Count a put no more of which a part had come."""
+        """Stop counting a put that came only in part, as its rest will not come."""
 
     def go_on(self, session: "Session") -> None:
         """Go on with a demand that had to stop as nobody read the replies."""
@@ -121,15 +121,15 @@ class Desk(Protocol):
         """Count what a session keeps of the jobs that it holds, or less than nothing."""
 
     def forget(self, session: "Session") -> None:
-        """Let a session go whose connection is gone: take back what it holds."""
+        """Remove a session whose connection is gone: releases the jobs that it holds."""
 
 
 class Session:
     """One connection.
 
-    ``is_blocked``: the other end does not read. ``is_ending``: no more commands will come.
+    ``is_blocked``: the other end does not read. ``is_ending``: no further commands will come.
     ``is_over``: the connection is gone. ``wait``: the jobs that it waits for. ``arrival``: the put
-    of which a part has come. ``noted``: what the logs are told of the run.
+    that has come in part. ``noted``: the fields of the run for the logs.
     """
 
     __slots__ = (
@@ -215,7 +215,7 @@ class Session:
         self._proceed()
 
     def block(self) -> None:
-        """Do no more commands: the other end does not read the replies."""
+        """Pause the commands: the other end does not read the replies."""
         self.is_blocked = True
 
     def unblock(self) -> None:
@@ -226,7 +226,7 @@ class Session:
         self._proceed()
 
     def finish(self) -> None:
-        """Do what was asked and end the connection: nothing more will come."""
+        """Finish the commands and end the connection: the client sends nothing further."""
         self.is_ending = True
         if self.wait is not None:
             self._desk.end_wait(self)
@@ -266,7 +266,7 @@ class Session:
         self._flush()
 
     def leave(self) -> None:
-        """Send what there is and end the connection; commands that came later are not done."""
+        """Send the gathered replies and end the connection; later commands are not run."""
         self._flush()
         self._wire.close()
 
@@ -347,7 +347,7 @@ class Session:
             self._turns.wait(self, size_bytes)
 
     def _count(self) -> None:
-        """Have counted what came of a put; one that there is no room for is let go of."""
+        """Count the bytes of a put; a put that there is no room for is dropped."""
         refusal = self._desk.count(self, self._decoder.size_bytes)
         if refusal is not None:
             self._decoder.give_up(refusal)
@@ -373,7 +373,7 @@ class Session:
             self._wire.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _stop_reading(self) -> None:
-        """Let nothing more come while there is enough to do."""
+        """Pause reading while enough commands wait."""
         if self._is_reading:
             self._is_reading = False
             self._wire.pause_reading()

@@ -12,7 +12,7 @@ from dwell.queue.turns import ENOUGH, Turn, Turns
 
 #: How many passes of the event loop may bring nothing while company is expected.
 _IDLE_PASSES = 2
-#: How often a round lets larger ones go first.
+#: How often a round lets larger rounds go first.
 _MOST_PASSED = 3
 
 
@@ -49,14 +49,14 @@ class Steps(Turns):
             turn.is_counted = self._is_busy = True
 
     def end(self, turn: Turn) -> None:
-        """Say that a round has ended; the next one of those that wait begins."""
+        """Record that a round has ended; the next waiting round begins."""
         if turn.is_counted:
             self._is_busy = False
             self._expected = turn.count + self._gathered
             self._watch()
 
     def _leave(self, turn: Turn) -> None:
-        """Let a round wait no more that became large meanwhile, or was cut off."""
+        """Remove a round from the waiting, as it has become large or was cancelled."""
         if turn in self._waiting:
             self._waiting.remove(turn)
 
@@ -65,7 +65,7 @@ class Steps(Turns):
         return sum(turn.count for turn in self._waiting)
 
     def _watch(self) -> None:
-        """Look at what has gathered, once the event loop has handed over what came meanwhile."""
+        """Check the gathered rounds after the event loop has handed over the new commands."""
         if self._waiting and not (self._is_busy or self._is_watching):
             self._is_watching = True
             self._seen, self._idle = -1, 0

@@ -15,19 +15,19 @@ from dwell.server.parts import in_turns
 
 #: How many jobs are looked at in each of several topics at a time.
 _MOST_HEADS = 100
-#: What a look at a topic counts as in a turn of the event loop.
+#: The cost of a look at a topic in a turn of the event loop.
 _LOOK_BYTES = 8 * 1024
 #: How many bytes of bodies one connection may be sent at a time, as far as can be told before.
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_JOBS = 1000
 #: Of how many topics it is known what their bodies are like.
 _MOST_LIMITS = 1000
-#: What a body is thought to have before one was seen.
+#: The assumed size of a body before the first body was seen.
 _FIRST_BODY_BYTES = 16 * 1024
 
 
 class Taken:
-    """Jobs that were taken, in the order in which they are handed out."""
+    """Taken jobs, in the order of delivery."""
 
     __slots__ = ("bodies", "held", "now_ms", "numbers")
 
@@ -103,7 +103,7 @@ class Portions(dict[tuple[str, ...], Portion]):
 
 
 class Heads(NamedTuple):
-    """What orders the first messages of a topic among those of others."""
+    """The columns that order the first messages of a topic among the messages of others."""
 
     numbers: U64
     due_ms: I64
@@ -130,7 +130,7 @@ async def take_best(queue: Queue, topics: Sequence[str], limit: int) -> list[Bat
     done = await asyncio.gather(*takes, return_exceptions=True)
     batches = [batch for batch in done if isinstance(batch, Batch)]
     errors = [error for error in done if isinstance(error, BaseException)]
-    # What one topic gave is handed out, whatever became of the others.
+    # The messages of one topic are delivered even if another topic failed.
     if errors and not any(map(len, batches)):
         raise errors[0]
     return batches

@@ -9,12 +9,12 @@ from dwell.batch.batch import Batch
 from dwell.server.beanstalk.hall import Hall
 from dwell.server.beanstalk.session import Session
 
-#: What came for a session that waits: jobs of some topics, none when its time is over.
+#: The result of a wait: jobs of some topics, or none at its timeout.
 Wait: TypeAlias = asyncio.Future[Batch]
 
 
 class Waiting:
-    """All who wait on one port; ``serve`` hears of what came, and they wait no more."""
+    """All waiting sessions of one port; ``serve`` is called with the result of each wait."""
 
     def __init__(
         self,
@@ -30,9 +30,9 @@ class Waiting:
     def enter(
         self, session: Session, topics: tuple[str, ...], limit: int, wait_ms: int | None
     ) -> None:
-        """Let a session wait for at most ``limit`` jobs, None for as long as it takes.
+        """Make a session wait for at most ``limit`` jobs; without ``wait_ms``, with no limit.
 
-        What it keeps for each topic counts as under way; raises ServerBusy.
+        The memory that it holds for each topic counts as in flight; raises ServerBusy.
         """
         in_flight = self._hall.in_flight
         kept_bytes = in_flight.keep_topics(len(topics))
@@ -42,7 +42,7 @@ class Waiting:
         session.wait.add_done_callback(partial(self._ended, session, topics))
 
     def leave(self, session: Session) -> None:
-        """Let a session wait no more."""
+        """End the wait of a session."""
         wait, session.wait = session.wait, None
         if wait is not None:
             self._hall.waiting.discard(session)
@@ -59,7 +59,7 @@ class Waiting:
 
 
 def _pause(wait_ms: int | None) -> Wait:
-    """Return what ends when the first of the topics is not paused any more: all are."""
+    """Return a future that is done when the first paused topic resumes: all topics are paused."""
     assert wait_ms is not None, "a pause has an end"
     loop = asyncio.get_running_loop()
     wait: Wait = loop.create_future()
