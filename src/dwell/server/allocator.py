@@ -1,8 +1,8 @@
-"""The C library's allocator, told to keep memory that a server will need again in a moment.
+"""Sets the C library's allocator to keep freed memory, as a server soon needs it again.
 
-glibc takes each large block from the system and gives it back when it is freed, and the system
-fills it with zeros page by page at the next use. With batches of hundreds of kilobytes that was a
-third of a server's time. The parameters are those of mallopt(3).
+glibc takes each large block from the system and returns it when it is freed, and the system fills
+it with zeros page by page at the next use. With batches of hundreds of kilobytes that was a third
+of a server's time. See mallopt(3) for the parameters.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 _KEPT_BYTES = 64 * 1024 * 1024
 #: How much more than needed is taken at a time.
 _AHEAD_BYTES = 16 * 1024 * 1024
-#: Blocks larger than this are taken from the system one by one; glibc allows no more.
+#: Blocks larger than this are taken from the system singly; this is the maximum of glibc.
 _LARGE_BYTES = 32 * 1024 * 1024
 
 

@@ -1,8 +1,8 @@
-"""Hosts: by which names this server may be called.
+"""Hosts: the names that clients may call this server by.
 
-A page of the web can give its own name the address of this machine (DNS rebinding), and is then of
-the same origin as the server for a browser. What gives it away is that name, which stands in each
-of its requests. No name can stand for an address, so those are let in.
+A web page can give its own name the address of this machine (DNS rebinding); for a browser it then
+has the same origin as the server. The name in its requests gives it away. A name cannot replace an
+address, so addresses are let in.
 """
 
 import ipaddress
@@ -15,10 +15,10 @@ ANY = "*"
 
 
 class Hosts:
-    """Names that are let in, beside localhost and addresses; ``*`` lets in all.
+    """Names that are let in, in addition to localhost and addresses; ``*`` lets in all.
 
-    ``is_local``: it is reached by a socket in the file system, which no name can stand for. What
-    clients say there is as different as they are: localhost, a path, or nothing.
+    ``is_local``: the server is reached by a socket in the file system, which no name can replace.
+    Clients then send various hosts: localhost, a path, or nothing.
     """
 
     def __init__(self, names: Iterable[str] = (), *, is_local: bool = False) -> None:

@@ -8,12 +8,12 @@ from dwell.errors import ServerBusy
 from dwell.server.memory import Memory
 from dwell.server.window import Window
 
-#: What a wait keeps for each of its topics.
+#: The memory that a wait holds for each of its topics.
 WAITING_TOPIC_BYTES = 512
 #: Each of them lets others have their turn after some milliseconds, but all of them have theirs in
 #: one turn of the event loop.
 MOST_LOOKS = 4
-#: How many takes of many messages are under way at a time, of which each may be 16 MiB.
+#: How many large takes run at a time; each of them may be 16 MiB.
 _MOST_TAKES = 8
 
 
@@ -34,7 +34,7 @@ class InFlight:
         #: How many requests may look through much at a time; the others wait for their turn.
         self.looks = asyncio.Semaphore(MOST_LOOKS)
         self.takes = asyncio.Semaphore(_MOST_TAKES)
-        #: What large answers may take.
+        #: The memory for large answers.
         self.answers = Window()
         #: Whose it is, as its refusals begin; nothing where it is the server's.
         self.whose = ""
@@ -45,7 +45,7 @@ class InFlight:
             self.requests + requests > self.most_requests
             or self.size_bytes + size_bytes > self.most_bytes
         )
-        # Bytes without a request belong to one that was counted in before.
+        # Bytes without a request belong to a request that was counted before.
         others = self.requests - (requests == 0)
         if is_over and others > 0:
             self.refused += requests
@@ -56,7 +56,7 @@ class InFlight:
         self.size_bytes += size_bytes
 
     def keep_topics(self, topics: int) -> int:
-        """Count what a wait on so many topics keeps, and return its bytes; raises ServerBusy."""
+        """Count the memory that a wait on topics holds, and return it; raises ServerBusy."""
         size_bytes = topics * WAITING_TOPIC_BYTES
         if self.size_bytes + size_bytes > self.most_bytes:
             self.refused += 1
@@ -84,14 +84,14 @@ class InFlight:
         )
 
     def check_memory(self, size_bytes: int) -> None:
-        """Refuse an answer of so many bytes for which there is no memory; raises StoreFull."""
+        """Refuse an answer that there is no memory for; raises StoreFull."""
         if self.memory is not None:
             self.memory.check_answer(size_bytes)
 
     def keep(self, size_bytes: int) -> None:
-        """Count an answer that nobody reads as a request more, whether there is room or not.
+        """Count an unread answer as a further request, even beyond the limit.
 
-        It was made, so it can be refused no more; those that come after it can.
+        The answer exists and can no longer be refused; later requests can.
         """
         self.requests += 1
         self.size_bytes += size_bytes
@@ -106,12 +106,12 @@ class InFlight:
         await self.looks.acquire()
 
     def leave_look(self) -> None:
-        """Let the next request look."""
+        """End a look, so that the next request may look."""
         self.looks.release()
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Count one request out for the length of a block, in which it only waits."""
+        """Count one request out for the length of a block, as it only waits there."""
         self.requests -= 1
         try:
             yield

@@ -11,7 +11,7 @@ from dwell.message import I64, U64
 
 #: How much before its put a message has to be due to be late by that.
 _LATE_MS = 1_000
-#: What is put within such a time counts as put together.
+#: Puts within this time count as put together.
 _TOGETHER_MS = 1_000
 #: How many puts are remembered; the messages of those before count from their due.
 _MOST_PUTS = 10_000

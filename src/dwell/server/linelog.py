@@ -1,8 +1,8 @@
-"""Line logs: files of JSON lines, written by a thread of its own, so that nobody waits for disks.
+"""Line logs: files of JSON lines, written by a thread of its own, so that callers never wait.
 
-What comes faster than it can be written is dropped and counted, and the log says how much. A file
-that has grown to its limit is kept as ``FILE.1``, in place of the one before it. One that somebody
-else has moved away is begun anew.
+Lines that come faster than they can be written are dropped and counted, and the log has the count.
+A file that has grown to its limit replaces ``FILE.1``. If somebody else has moved the file away, a
+new file is started.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
 class LineLog:
-    """One log. ``write`` is for one thread, ``start`` and ``stop`` for whoever has it."""
+    """One log. One thread may call ``write``; its owner calls ``start`` and ``stop``."""
 
     def __init__(self, name: str, path: str, most_bytes: int) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class LineLog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what there is, and close it."""
+        """Write the pending lines, and close the file."""
         self._is_over.set()
         self._lines.put(None)
         # Where nobody reads, the end does not wait for ever.
@@ -116,7 +116,7 @@ class LineLog:
             self._has_failed = False
 
     def _reserve_answer(self, size_bytes: int) -> None:
-        """Begin another file where this one is full, or is not there any more."""
+        """Start a new file if this file is full, or is gone."""
         if self._path is None:
             return
         is_there = False
@@ -146,14 +146,14 @@ def line_of(fields: Mapping[str, Any]) -> bytes:
     line = {"time": now, **{name: _cut(value) for name, value in fields.items()}}
     data = _encoded(line)
     if len(data) >= MOST_LINE_BYTES:
-        # What is long is what callers gave; the rest tells who has done what.
+        # The long fields come from callers; the others tell who has done what.
         short = {n: v for n, v in line.items() if not isinstance(v, dict | list)}
         data = _encoded({**short, "is_cut": True})
     return data + b"\n"
 
 
 def _encoded(line: Mapping[str, Any]) -> bytes:
-    """Return a line in ASCII, in which nothing moves the cursor of who reads it."""
+    """Return a line in ASCII, without control characters that could move a terminal's cursor."""
     try:
         data = _encoder.encode(line)
     except (UnicodeEncodeError, msgspec.MsgspecError, TypeError, ValueError):
@@ -165,7 +165,7 @@ def _encoded(line: Mapping[str, Any]) -> bytes:
 
 
 def _cut(value: Any) -> Any:
-    """Return a value with long texts cut, and no more than some of many."""
+    """Return a value with long texts cut, and with a limited number of items."""
     if isinstance(value, str):
         return value if len(value) <= _MOST_CHARS else f"{value[:_MOST_CHARS]}…"
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""Listening: the socket of a port, and what it accepts: no more at a time than it may have.
+"""Listening: the socket of a port, and its connections, up to a limit.
 
-A connection is counted from the moment it is accepted, so that one whose TLS handshake never ends
-counts as well. Where the process has no file left, or the limit is reached, the log says so.
+A connection is counted from its accept on, so that a TLS handshake that never ends counts as well.
+If the process has no file left, or the limit is reached, the log says so.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 4096
 #: How many connections are accepted in one turn of the event loop.
 _AT_ONCE = 64
-#: How long a handshake may take, and how long the other end may take to say goodbye: one that only
-#: keeps its connection says nothing, and a stop would wait for it.
+#: The limits of a TLS handshake and of a TLS shutdown: a client may keep silent, and a stop waits
+#: for the end of its connections.
 _HANDSHAKE_S, _GOODBYE_S = 10.0, 1.0
-#: How many may be under way, of which each has some 60 KiB. A good one takes milliseconds, so when
-#: there are more, that which has taken longest comes to nothing.
+#: How many handshakes may run at once; each takes some 60 KiB. A good handshake takes milliseconds,
+#: so beyond the limit the oldest is ended.
 _MOST_HANDSHAKES = 400
-#: How long nothing is accepted when the system has no more files or memory.
+#: How long accepting pauses when the system has no files or memory left.
 _REST_S = 1.0
-#: When so many connections fewer are open than there were, what they had goes back to the system
-#: after some seconds, in which the last of them have ended.
+#: When the number of open connections has fallen by this many, their memory is returned to the
+#: system after some seconds, so that the last of them have ended.
 _FEWER, _GIVE_BACK_S = 1000, 2.0
 #: How often, at most, the log says that connections are refused.
 _LOG_EVERY_S = 10.0
@@ -60,9 +60,9 @@ def address_of(sock: socket.socket) -> tuple[str, int]:
 
 
 class Connection(asyncio.BaseProtocol):
-    """What a listener has to know of a connection.
+    """The part of a connection that a listener needs.
 
-    ``is_let_in``: it has asked for what it may ask for.
+    ``is_let_in``: it has sent a request that it has the right to.
     """
 
     __slots__ = ("is_let_in",)
@@ -96,7 +96,7 @@ class Listener:
         self._open: set[Connection] = set()
         # How many there were at most since memory was given back.
         self._most_open = 0
-        # In the order in which they came.
+        # In order of arrival.
         self._strangers: dict[Connection, None] = {}
         # Connections that are not made yet, the oldest first.
         self._tasks: dict[asyncio.Task[None], socket.socket] = {}
@@ -113,9 +113,9 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept)
 
     async def close(self) -> None:
-        """Accept no more; handshakes that are under way come to nothing.
+        """Stop accepting, and end the handshakes that are under way.
 
-        Who was accepted before has joined when this returns.
+        Connections that were accepted before have joined when this returns.
         """
         if self._resting is not None:
             self._resting.cancel()
@@ -192,10 +192,10 @@ class Listener:
             self._give_up(self._tasks.pop(next(iter(self._tasks))))
 
     def _give_up(self, sock: socket.socket) -> None:
-        """Let a handshake come to nothing. Without one a connection is made at once.
+        """Shut down the socket of a handshake. Without TLS a connection is made at once.
 
-        Its task is not cancelled: uvloop tells no protocol that it is gone whose connection was
-        made in the same turn.
+        The task is not cancelled: uvloop would not report the end of the connection to a protocol
+        that it connected in the same turn.
         """
         if self._ssl is not None:
             with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """Logs: one line an event on standard error, for people or as JSON for programs.
 
-What a call adds with ``extra={...}`` becomes fields of the line.
+Fields that a call adds with ``extra={...}`` become fields of the line.
 """
 
 import json
@@ -14,11 +14,11 @@ from typing import Any, TextIO
 
 import msgspec
 
-#: What every record has, and so is no field.
+#: The attributes of every record, which are not fields.
 _OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 _RESERVED = {"time", "level", "logger", "message", "error"}
 
-# A stranger's text must not end a line of ours, nor move the cursor of who reads it.
+# A client's text must neither end a line of ours, nor move the cursor of a terminal.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _PLAIN = re.compile(r"[^\s\"=]+")
 
@@ -62,7 +62,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def setup(level: str = "info", form: str = "text", stream: TextIO | None = None) -> None:
-    """Let all loggers of the process write such lines to standard error."""
+    """Make all loggers of the process write such lines to standard error."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -17,10 +17,10 @@ _STATM = Path("/proc/self/statm")
 #: How long what was looked up counts.
 _LOOK_S = 0.005
 
-#: What stays free for whatever is under way: answers, snapshots, threads.
+#: Memory that stays free for running work: answers, snapshots, threads.
 KEPT_BYTES = 32 * 1024 * 1024
 
-#: What else stays free for requests that let nothing grow, such as acks.
+#: Further memory that stays free for requests that store nothing, such as acks.
 KEPT_FROM_PUTS_BYTES = 16 * 1024 * 1024
 
 #: How often a request is in memory while it is read and done: as it came, in one piece, decoded.
@@ -55,13 +55,13 @@ class Memory:
         return self._left_bytes
 
     def check(self, size_bytes: int) -> None:
-        """Refuse requests of so many bytes for which there is no room; raises StoreFull."""
+        """Refuse requests that there is no memory for; raises StoreFull."""
         if self.left_bytes < KEPT_BYTES + _COPIES * size_bytes:
             raise self._refusal("this request")
 
     def check_answer(self, size_bytes: int) -> None:
-        """Refuse an answer that takes so many bytes while it is made; raises StoreFull."""
-        # Looked at anew: others may have had room since.
+        """Refuse an answer that takes too much memory while it is made; raises StoreFull."""
+        # Measured again, as other requests may have taken memory since.
         self._looked_at = -_LOOK_S
         if self.left_bytes < KEPT_BYTES + size_bytes:
             raise self._refusal("an answer of this size")

@@ -1,4 +1,4 @@
-"""What a service tells systemd that started it: that it is ready, that it stops."""
+"""Tells systemd, if it started the service, that the service is ready or stops."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ _log = logging.getLogger(__name__)
 
 
 def notify(state: str) -> None:
-    """Tell the service manager of a state, such as ``READY=1``; do nothing where there is none."""
+    """Tell the service manager of a state, such as ``READY=1``; do nothing without a manager."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

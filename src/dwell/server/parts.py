@@ -8,12 +8,12 @@ T = TypeVar("T")
 
 #: How many bytes are worked on in one turn of the event loop: some milliseconds.
 TURN_BYTES = 256 * 1024
-#: What an item counts beside its bytes.
+#: The cost of an item in addition to its bytes.
 ITEM_BYTES = 128
 
 
 async def in_turns(items: Iterable[T], sizes: Iterable[int]) -> AsyncIterator[T]:
-    """Yield items, of which each is of some size; after many bytes others have their turn."""
+    """Yield items, and let other tasks run after many bytes; ``sizes`` are the bytes of each."""
     left_bytes = TURN_BYTES
     for item, size_bytes in zip(items, sizes, strict=False):
         yield item

@@ -1,8 +1,8 @@
 """Quotas: how much one token may have in the store, and how often it may ask.
 
-What is there is looked up in the store about once a second; what was accepted since, or is under
-way, is added. So requests that come at once cannot pass a quota together, and what was acked counts
-until the next look.
+The stored amount is looked up about once a second; puts accepted since then, or under way, are
+added. So simultaneous requests cannot exceed a quota together, and acked messages count until the
+next look.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from dwell.server.tokens import Grant, Right, TokenFile, Tokens
 _LOOK_S = 1.0
 #: Of how many topics is read before others have their turn.
 _AT_ONCE = 2000
-#: What stands behind every name of a topic that begins with some text.
+#: A suffix that sorts after every topic with a given prefix.
 _BEHIND = "\x7f"
-#: What says that nothing was put.
+#: Errors that mean that nothing was put.
 _REFUSED = (InvalidInput, IdExists, TopicFull, AccessDenied)
 
 
 class Seen:
-    """What a look found, so that the part under some prefixes is read off without a pass."""
+    """The result of a look, with sums, so that a prefix needs no pass over the topics."""
 
     def __init__(self, topics: Mapping[str, TopicStats], names: list[str]) -> None:
         self.topics = topics
@@ -54,7 +54,7 @@ class Seen:
 
     @classmethod
     async def of(cls, stats: Stats, sizes: Mapping[str, int]) -> "Seen":
-        """Return what counts and sizes say; others have turns where there are very many topics."""
+        """Return the sums of counts and sizes; yields to other tasks if topics are very many."""
         there = list[str]()
         for at, (name, of) in enumerate(stats.topics.items(), 1):
             if _messages_of(of):
@@ -89,7 +89,7 @@ def _messages_of(counts: TopicStats) -> int:
 
 
 def _apart(prefixes: tuple[str, ...]) -> list[str]:
-    """Return prefixes without those that are covered by another."""
+    """Return prefixes without any that another of them covers."""
     found: list[str] = []
     for prefix in sorted(prefixes):
         if not found or not prefix.startswith(found[-1]):
@@ -121,10 +121,10 @@ class _Sum:
 
 
 class Room:
-    """What one put may bring: it counts as under way until it is over.
+    """The amount that one put may add: it counts as under way until the put is over.
 
-    ``created`` is how many messages it has brought; until that is known all count. ``is_larger``
-    tells whether what is stored has grown. Without a topic it is only bytes.
+    ``created`` is how many messages it has added; until that is known all count. ``is_larger``
+    tells whether the stored amount has grown. Without a topic it is only bytes.
     """
 
     __slots__ = ("_account", "_messages", "_size_bytes", "_topic", "created", "is_larger")
@@ -155,10 +155,10 @@ class Room:
 
 
 class Account:
-    """What one token has brought since a look, what it has under way, and how often it asks.
+    """The amounts that one token has put since a look and has under way, and its request rate.
 
-    What was brought before a look began is in what that finds; what is brought while it looks may
-    be, and counts until the next one.
+    A look finds all puts from before its start. Puts during a look may or may not be found, and
+    count until the next look.
     """
 
     __slots__ = ("_asked_ms", "_before", "_level", "brought", "streams", "under_way")
@@ -339,7 +339,7 @@ class Quotas:
 
 @contextmanager
 def _entered(room: Room) -> Iterator[Room]:
-    """Leave a room at the end of a block, in which a refusal says that nothing was put."""
+    """Leave a room at the end of a block; a refusal in it means that nothing was put."""
     try:
         yield room
     except _REFUSED:
@@ -355,12 +355,12 @@ class Gate:
     def __init__(self, name: str, grant: Grant, account: Account, seen: Seen) -> None:
         self._name, self._quota, self._put = name, grant.quota, grant.put
         self._account, self._seen = account, seen
-        # Who may change schedules stores them.
+        # The schedules count for a token that may change them.
         is_scheduler = grant.allows((Right.ADMIN,), (SCHEDULES,))
         self._stored = (*grant.put, SCHEDULES) if is_scheduler else grant.put
 
     def enter(self, topic: str, messages: int, size_bytes: int) -> Room:
-        """Let in a put; raises StoreFull for what would be more than the token may have."""
+        """Admit a put; raises StoreFull if it would exceed the quota of the token."""
         name, quota, seen = self._name, self._quota, self._seen
         topics, there, _ = seen.under(self._put)
         new, more, _ = self._account.since(seen)
@@ -371,7 +371,7 @@ class Gate:
         return Room(self._account, topic, messages, size_bytes)
 
     def enter_bytes(self, size_bytes: int) -> Room:
-        """Let in bytes that are no message of a topic; raises StoreFull."""
+        """Admit bytes that belong to no topic; raises StoreFull."""
         self._check_bytes(size_bytes)
         return Room(self._account, None, 0, size_bytes)
 

@@ -17,13 +17,13 @@ _ROUNDS = tuple(np.uint64(at << 48) for at in range(4))
 
 
 class Seal:
-    """A permutation of receipts that takes the secret to make or to undo.
+    """A permutation of receipts; making or undoing it takes the secret.
 
-    A receipt says in clear where its message lies and how often it was taken, which a stranger can
-    guess. The store's number, the upper half of its first word, stays; its other 96 bits go through
+    A plain receipt says where its message lies and how often it was taken, which a stranger can
+    guess. The store's number, the upper half of the first word, stays; the other 96 bits go through
     a Feistel network of four rounds, with AES-128 as the function of each (Luby and Rackoff, "How
-    to Construct Pseudorandom Permutations from Pseudorandom Functions", 1988). So of all receipts
-    that could be made up as many are good as there are messages under lease, in 2**96.
+    to Construct Pseudorandom Permutations from Pseudorandom Functions", 1988). So the chance that
+    an invented receipt is valid is the number of messages under lease in 2**96.
     """
 
     def __init__(self, secret: bytes) -> None:

@@ -14,7 +14,7 @@ from dwell.store.base import Store
 
 
 def sealed(store: Store) -> Store:
-    """Return a store of which nobody can foretell receipts, not even of messages that they took."""
+    """Return a store whose receipts nobody can predict, not even the receipts of its own messages."""
     return cast(Store, _SealedStore(store))
 
 
@@ -23,13 +23,13 @@ class _SealedStore:
 
     _store: Store
     clock: Clock
-    #: What was put after its due.
+    #: Messages that were put after their due.
     late_puts: LatePuts
     #: The last secret, and the seal of it.
     _last: tuple[bytes, Seal]
 
     def __init__(self, store: Store) -> None:
-        # What each call asks for is looked up here, and not by way of __getattr__.
+        # Attributes that each call needs are found here, without a call of __getattr__.
         self.__dict__.update(_store=store, clock=store.clock, ready=store.ready)
         self.__dict__["late_puts"] = LatePuts()
         self.__dict__["_last"] = (b"", Seal(b""))
@@ -42,7 +42,7 @@ class _SealedStore:
 
     @property
     def _seal(self) -> Seal:
-        """The seal of the secret that the store has: one on Redis may be made anew meanwhile."""
+        """The seal of the store's current secret: a store on Redis may get a new secret."""
         secret, seal = self._last
         if secret != self._store.secret:
             secret = self._store.secret
@@ -63,7 +63,7 @@ class _SealedStore:
         return self._closed(await self._store.take(topics, limit, lease_ms, owner))
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], *how: Any, **more: Any) -> Batch:
-        """Lease those of some messages that are ready."""
+        """Lease the given messages that are ready."""
         return self._closed(await self._store.take_ids(topic, ids, *how, **more))
 
     async def held(self, owner: str) -> Batch:
@@ -91,7 +91,7 @@ class _SealedStore:
         return self._store.release(self._seal.opened(receipts), *how, **more)
 
     def touch(self, receipts: U64, lease_ms: int) -> Awaitable[U8]:
-        """Let leases end later."""
+        """Extend leases."""
         return self._store.touch(self._seal.opened(receipts), lease_ms)
 
     def bury(self, receipts: U64, *how: Any, **more: Any) -> Awaitable[U8]:

@@ -1,7 +1,7 @@
-"""Serving: the queue is opened, the ports start, signals are heard, and all of it stops in order.
+"""Serving: opens the queue, starts the ports, handles signals, and stops all of it in order.
 
-SIGTERM and SIGINT: accept no more, answer what was asked, close the queue, end. A second one ends
-the process at once, which loses nothing that was answered. SIGUSR1: take no new messages any more.
+SIGTERM and SIGINT: stop accepting, finish the requests, close the queue, end. A second signal ends
+the process at once, which loses nothing that was answered. SIGUSR1: stop taking new messages.
 SIGHUP: read the token file and the certificate again.
 """
 
@@ -49,9 +49,9 @@ _OTHER_FILES = 1024
 #: With fewer connections to a port it is no use to begin.
 _FEWEST_CONNECTIONS = 32
 
-#: How long a thread waits for the interpreter before it asks for it. The event loop gives it up and
-#: takes it back many times a millisecond, so that who is told comes too late and begins to
-#: wait anew: with the usual 5 ms the store's thread stood still for 0.8 s beside a flood.
+#: How long a thread waits for the interpreter lock before it requests it. The event loop releases
+#: and retakes the lock many times a millisecond, so a waiting thread is woken too late and waits
+#: again: with the usual 5 ms the store's thread stood still for 0.8 s under a flood of requests.
 _SWITCH_S = 0.0001
 
 #: How long ports that did not stop in time have to give back what they took.
@@ -71,7 +71,7 @@ def run(settings: ServerSettings) -> None:
     """
     keep_memory()
     sys.setswitchinterval(_SWITCH_S)
-    # What a port lacks is told before a store is made.
+    # A port whose packages are missing is reported before a store is created.
     for name in settings.addresses:
         import_module(f"dwell.server.{name}.port")
     collect_seldom()
@@ -190,7 +190,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _started(self, service: Service) -> AsyncIterator[None]:
-        """Start the ports one after another; whatever happens then, stop those that started."""
+        """Start the ports one after another; in any case, stop the started ports at the end."""
         try:
             for name, address in self._settings.addresses.items():
                 port = self._make_port(name, service, address, self._tls)
@@ -201,7 +201,7 @@ class Server:
             await self._stop(service.ports)
 
     async def _stop(self, ports: list[Port]) -> None:
-        """Stop all ports at once; those that are not done within the grace are left behind."""
+        """Stop all ports at once; ports that do not stop within the grace are abandoned."""
         tasks = [asyncio.ensure_future(port.stop()) for port in ports]
         if not tasks:
             return
@@ -210,7 +210,7 @@ class Server:
             _log.warning("a port did not stop within %s ms", self._settings.grace_ms)
             task.cancel()
         if late:
-            # What they took and did not hand over goes back to the queue before that closes.
+            # Messages that they took and did not deliver are released before the queue closes.
             await asyncio.wait(late, timeout=_LAST_S)
         for task in done:
             if not task.cancelled() and task.exception() is not None:
@@ -290,7 +290,7 @@ async def _start(name: str, address: Address, port: Port) -> None:
 
 
 def _reason(error: OSError) -> str:
-    # Each loop has words of its own for these; those of names that are not found have no number.
+    # The loops have different texts for these; errors of name resolution have no number.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)

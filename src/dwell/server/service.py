@@ -123,4 +123,4 @@ class Port(Protocol):
         """Begin to accept; raises OSError when the address cannot be had."""
 
     async def stop(self) -> None:
-        """Accept no more, end every wait, answer what was asked, and close every connection."""
+        """Stop accepting, end every wait, finish the requests, and close every connection."""

@@ -36,7 +36,7 @@ _MANY = 1_000_000
 
 
 class Address(NamedTuple):
-    """Where a port listens. Port 0 takes one that is free; ``unix:PATH`` as a host has none."""
+    """The address of a port. Port 0 takes a free port; with ``unix:PATH`` as host it is unused."""
 
     host: str
     port: int
@@ -231,7 +231,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_names(self) -> list[str]:
-        """The names by which HTTP may be called: those that are allowed, and the one it has."""
+        """The names that HTTP may be called by: the allowed names, and its own."""
         http = self.addresses.get("http")
         own = [] if http is None or http.is_path else [http.host]
         return [*own, *(name.strip() for name in self.allowed_hosts.split(",") if name.strip())]
@@ -244,7 +244,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_folder(self) -> bool:
-        """Whether the store is a folder, of which this process is the only one to write."""
+        """Whether the store is a folder that only this process writes to."""
         return self.store.lower() != "memory:" and not _SHARED.match(self.store)
 
     @property
@@ -307,7 +307,7 @@ class Field(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """What it may be, in words."""
+        """The allowed values, in words."""
         if self.choices:
             return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
         if self.kind is bool:
@@ -319,7 +319,7 @@ class Field(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Its default as people read and write it; empty where there is none."""
+        """Its default as people read and write it; empty without a default."""
         return "" if self.kind is bool else _amount(self.default, self.unit)
 
     @property

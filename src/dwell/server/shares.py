@@ -12,7 +12,7 @@ _MOST_LOOKS = 2
 
 
 class Share(InFlight):
-    """What one token has under way. It counts for the server, too."""
+    """The requests of one token that are under way. They count for the server, too."""
 
     def __init__(self, whose: str, server: InFlight, most_waiting: int, percent: int) -> None:
         super().__init__(_part(server.most_requests, percent), _part(server.most_bytes, percent))
@@ -23,7 +23,7 @@ class Share(InFlight):
         self._server = server
         self.looks = asyncio.Semaphore(_MOST_LOOKS)
         if server.memory is not None:
-            # What one token keeps the others lack.
+            # The tokens share this memory.
             self.answers = server.answers
 
     def join(self) -> None:
@@ -40,7 +40,7 @@ class Share(InFlight):
             raise
 
     def keep_topics(self, topics: int) -> int:
-        """Count what a wait on so many topics keeps, here and at the server; raises ServerBusy."""
+        """Count the memory of a wait on topics, here and at the server; raises ServerBusy."""
         size_bytes = super().keep_topics(topics)
         try:
             return self._server.keep_topics(topics)
@@ -59,7 +59,7 @@ class Share(InFlight):
         self._server.check_room()
 
     def check_memory(self, size_bytes: int) -> None:
-        """Refuse an answer of so many bytes for which there is no memory; raises StoreFull."""
+        """Refuse an answer that there is no memory for; raises StoreFull."""
         self._server.check_memory(size_bytes)
 
     def keep(self, size_bytes: int) -> None:
@@ -82,13 +82,13 @@ class Share(InFlight):
             raise
 
     def leave_look(self) -> None:
-        """Let the next request look, of this token and of all."""
+        """End a look, so that the next request may look, of this token and of all."""
         super().leave_look()
         self._server.leave_look()
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Count one request out for the length of a block, in which it only waits."""
+        """Count one request out for the length of a block, as it only waits there."""
         with self._server.left(), super().left(), self.wait():
             yield
 

@@ -12,7 +12,7 @@ _AT_ONCE = 2000
 
 
 async def in_order(items: Sequence[T], key: Callable[[T], Any]) -> list[T]:
-    """Return items by a key; others have turns meanwhile, and the items must not change."""
+    """Return items ordered by a key; yields to other tasks, and the items must not change."""
     runs: list[list[T]] = []
     for at in range(0, len(items), _AT_ONCE):
         runs.append(sorted(items[at : at + _AT_ONCE], key=key))

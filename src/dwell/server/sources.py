@@ -46,7 +46,7 @@ class Loaded(NamedTuple):
 def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Loaded:
     """Return the settings; raises InvalidSettings.
 
-    ``flags`` has those that were given, by the names of the settings, and ``config``, the file.
+    ``flags`` has the given flags, by the names of the settings, and ``config``, the file.
     """
     config = flags.get("config") or environ.get(CONFIG_ENV)
     layers = [
@@ -155,7 +155,7 @@ def _number(field: Field, text: str) -> int | None:
 
 
 def show(loaded: Loaded) -> str:
-    """Return the settings as a file that means the same, with the source of each beside it.
+    """Return the settings as an equivalent file, with the source of each as a comment.
 
     Only a password in the store's URL is left out.
     """

@@ -10,9 +10,9 @@ from dwell.errors import InvalidSettings
 def context(cert: str | Path, key: str | Path = "", client_ca: str | Path = "") -> ssl.SSLContext:
     """Return a server's context, for TLS 1.2 and later; raises InvalidSettings.
 
-    ``cert`` is a PEM file of the certificate and those that lead to its root. Its key is in
-    ``key``, or in the same file when that is empty. With ``client_ca``, a PEM file of certificates,
-    only clients with a certificate that one of them has signed are let in.
+    ``cert`` is a PEM file of the certificate and its chain. Its key is in ``key``, or in the same
+    file if that is empty. With ``client_ca``, a PEM file of certificates, only clients with a
+    certificate signed by one of them are let in.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -23,9 +23,9 @@ def context(cert: str | Path, key: str | Path = "", client_ca: str | Path = "") 
 
 
 def renew(made: ssl.SSLContext, cert: str | Path, key: str | Path = "") -> None:
-    """Use the files as they are now for the connections to come; raises InvalidSettings.
+    """Use the current files for later connections; raises InvalidSettings.
 
-    Who signs clients' certificates stays as it was: a context forgets nobody that it trusts.
+    The signers of clients' certificates stay: a context cannot remove a trusted certificate.
     """
     # Tried on a context that nobody uses: half of a pair that does not fit must not be kept.
     context(cert, key)

@@ -61,7 +61,7 @@ _TOLD_EVERY_MS = 60_000
 
 
 class Right(StrEnum):
-    """What a token may be allowed to do."""
+    """A right that a token may have."""
 
     PUT = "put"
     TAKE = "take"
@@ -80,11 +80,11 @@ _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None
 class Quota(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """How much somebody may have and ask for; None is as much as there is room for.
+    """The limits of a token; None is no limit.
 
-    ``topics`` are those with messages, ``pending`` the messages in all of them, ``stored_bytes``
-    their bodies, headers, keys and ids, of the topics that the token may put to. ``streams`` are
-    those of push and watch that run.
+    ``topics`` counts topics with messages, ``pending`` the messages in all of them. The bytes of
+    ``stored_bytes`` are bodies, headers, keys and ids, in the topics that the token may put to.
+    ``streams`` counts running streams of push and watch.
     """
 
     topics: _Count = None
@@ -95,7 +95,7 @@ class Quota(
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody may do: for each right the prefixes of topics, ``""`` for all topics."""
+    """The rights of a caller: for each right the prefixes of topics, ``""`` for all topics."""
 
     put: tuple[str, ...] = ()
     take: tuple[str, ...] = ()
@@ -121,9 +121,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return tuple(dict.fromkeys(found))
 
     def allows(self, rights: Sequence[Right], topics: Iterable[str] | None) -> bool:
-        """Tell whether any of some rights is given on each topic; None stands for all there are.
+        """Tell whether any of some rights is given on each topic; None stands for all topics.
 
-        What concerns no topic is allowed to whoever has one of them on some topic.
+        A request about no topic is allowed to callers that have one of them on some topic.
         """
         prefixes = self.prefixes(rights)
         if "" in prefixes or topics is None:
@@ -161,7 +161,7 @@ _EVERYTHING = Grant(put=("",), take=("",), read=("",), admin=("",), metrics=True
 
 
 class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a token file holds."""
+    """The content of a token file."""
 
     token: tuple[Entry, ...] = ()
     anonymous: Grant = Grant()
@@ -181,7 +181,7 @@ class Tokens:
         #: Called when other rights hold.
         self.on_change: list[Callable[[], None]] = []
         self._anonymous = Grant()
-        #: What the file says, and what is granted with a quota, by the names of tokens.
+        #: The content of the file, and the grants with a quota, by the names of tokens.
         self.found = TokenFile()
         self.limited: dict[str, Grant] = {}
         self._entries: dict[bytes, tuple[bytes, Entry]] = {}
@@ -196,7 +196,7 @@ class Tokens:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may do everything, as there is no token file."""
+        """Whether everybody may do everything, as no token file is set."""
         return self.path is None
 
     @property
@@ -220,7 +220,7 @@ class Tokens:
         return TokenFile() if self.path is None else _read(self.path)
 
     def use(self, found: TokenFile) -> None:
-        """Let what was read hold from now on, and tell those who have let somebody wait."""
+        """Apply the content of a file, and notify the waiting requests."""
         self._entries = {
             _place(digest): (digest, entry)
             for entry in found.token
@@ -235,11 +235,11 @@ class Tokens:
     def check(
         self, token: str | None, rights: tuple[Right, ...], topics: Iterable[str] | None
     ) -> str:
-        """Allow what needs any of some rights on each of some topics (None: on all), or refuse it.
+        """Check that a token has any of some rights on each of some topics (None: on all).
 
         No topics stand for any topic. Returns the name of the token, empty for a caller without
-        one. Raises Unauthorized for a token that is missing or unknown, and Forbidden for one that
-        is known and lacks the rights.
+        one. Raises Unauthorized for a missing or unknown token, and Forbidden for a known token
+        that lacks the rights.
         """
         if self.path is None:
             return ""
@@ -250,8 +250,8 @@ class Tokens:
     def allows(self, token: str | None, rights: tuple[Right, ...], topic: str) -> bool:
         """Tell whether a caller has any of some rights on a topic that the request did not name.
 
-        What is not allowed has to look as if there was nothing: a refusal would tell that there
-        is, and of which topic.
+        If not, the answer must be the same as if nothing was found: a refusal would tell that
+        something exists, and name its topic.
         """
         try:
             self.check(token, rights, (topic,))
@@ -306,13 +306,13 @@ def check_grant(grant: Grant, rights: tuple[Right, ...], topics: Iterable[str] |
 
 
 def _place(digest: bytes) -> bytes:
-    # Enough to find the one entry to compare, and of a hash: who measures how long that takes
-    # learns nothing of a token.
+    # The first bytes find the entry to compare. They are bytes of a hash, so measuring the time of
+    # the search reveals nothing of a token.
     return digest[:8]
 
 
 def hash_of(token: str) -> str:
-    """Return the hash by which a token file knows a token."""
+    """Return the hash of a token, as the token file contains it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

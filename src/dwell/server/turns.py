@@ -9,9 +9,9 @@ from typing import Protocol
 TURN_BYTES = 64 * 1024
 #: A read of fewer bytes is parsed at once, whatever else is under way: most requests are smaller.
 _SMALL_BYTES = 4 * 1024
-#: What a connection takes of a turn at least: refused requests cost more than their bytes.
+#: The least cost of a connection in a turn: refused requests cost more than their bytes.
 _LEAST_BYTES = TURN_BYTES // 4
-#: What both ports read into, one read after another.
+#: The buffer that both ports read into, one read after another.
 BUFFER = memoryview(bytearray(TURN_BYTES))
 #: How much may wait for its turn before less is read at a time. Each connection that can be read is
 #: read once in a turn of the event loop, however many there are.
@@ -56,7 +56,7 @@ class Turns:
         return is_first or self._parsed_bytes <= TURN_BYTES
 
     def wait(self, connection: Waiter, size_bytes: int = 0) -> None:
-        """Let a connection take a later turn, in which it is expected to parse so many bytes."""
+        """Queue a connection for a later turn; ``size_bytes`` is how much it will parse."""
         size_bytes = max(size_bytes, _LEAST_BYTES)
         self._waiting.append((connection, size_bytes))
         self._waiting_bytes += size_bytes

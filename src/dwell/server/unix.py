@@ -8,18 +8,18 @@ import socket
 import stat
 from pathlib import Path
 
-#: What an address begins with that is a path.
+#: The prefix of an address that is a path.
 PREFIX = "unix:"
 #: How long such a path may be, for the system.
 MOST_BYTES = 107
 
 
 class UnixSocket(socket.socket):
-    """A socket at a path, with a mode of its file; the file goes with it.
+    """A socket at a path, with a mode of its file; closing it deletes the file.
 
-    What a server that was killed has left there is replaced. Raises OSError where somebody has the
-    path, or where it is something else. A file beside it, ``PATH.lock``, is held meanwhile, so that
-    of several that begin at once one has it.
+    The socket of a server that was killed is replaced. Raises OSError if another process listens on
+    the path, or if it is not a socket. The lock file ``PATH.lock`` is held while the socket is
+    open, so that only one of several servers that start at once gets the path.
     """
 
     def __init__(self, path: str, mode: int) -> None:

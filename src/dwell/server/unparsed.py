@@ -1,4 +1,4 @@
-"""Unparsed: what connections hold of requests that have not begun, bounded for all of them."""
+"""Unparsed: the bytes that connections hold of requests that have not started, with a limit."""
 
 from typing import Protocol
 
@@ -18,7 +18,7 @@ class Holder(Protocol):
 
 
 class _Held:
-    """What some connections hold, ``most_bytes`` at most; over it those that hold most end."""
+    """The bytes of some connections, up to ``most_bytes``; beyond it the largest holders end."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from dwell.errors import ServerBusy
 from dwell.message import MAX_BATCH_BYTES
 
-#: Two answers as large as may be, one that is read from the store and made, and one that is sent.
+#: Room for two answers of the largest size: while one is made from its messages, one is sent.
 MOST_BYTES = 3 * MAX_BATCH_BYTES
 #: How long an answer waits for others to be sent.
 PATIENCE_S = 10.0
@@ -16,9 +16,9 @@ _Waiter: TypeAlias = tuple[int, "asyncio.Future[None]"]
 
 
 class Window:
-    """Reserves bytes, in the order in which they are asked for.
+    """Reserves bytes, in the order of the requests.
 
-    An answer that is larger than the window is let in when there is no other.
+    An answer that is larger than the window is admitted when no other has bytes reserved.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -27,7 +27,7 @@ class Window:
         self._waiting: deque[_Waiter] = deque()
 
     async def enter(self, size_bytes: int, *, is_held: bool = False) -> None:
-        """Reserve so many bytes, waiting for others; raises ServerBusy when it takes too long.
+        """Reserve bytes, waiting for others to release theirs; raises ServerBusy after a timeout.
 
         ``is_held``: the bytes are in memory already, so only one answer's worth may wait.
         """
@@ -43,7 +43,7 @@ class Window:
             self._held_bytes -= is_held * size_bytes
 
     def has_room(self, size_bytes: int) -> bool:
-        """Tell whether so many bytes can be reserved at once."""
+        """Tell whether the bytes can be reserved at once."""
         return not self._waiting and self._fits(size_bytes)
 
     async def _wait(self, size_bytes: int) -> None:
@@ -75,7 +75,7 @@ class Window:
         self._let_in()
 
     def leave(self, size_bytes: int) -> None:
-        """Release so many bytes."""
+        """Release reserved bytes."""
         self.size_bytes -= size_bytes
         self._let_in()
 

@@ -1,8 +1,8 @@
 """The decoder: bytes in, commands out, wherever the bytes were cut.
 
 It has no sockets. Consecutive commands with the same verb are one run, so that a pipeline costs
-about a microsecond a command. Its memory is bounded by the one incomplete command, provided that
-nobody feeds it while :attr:`Decoder.is_full`.
+about a microsecond a command. Its memory is bounded by the single incomplete command, if nobody
+feeds it while :attr:`Decoder.is_full`.
 
 A client that does not begin with a command of the protocol is disconnected: a web page can make a
 browser send any bytes after a line of HTTP.

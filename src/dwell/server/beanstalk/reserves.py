@@ -127,7 +127,7 @@ class Reserves:
         return taken
 
     def _hand_one(self, session: Session, taken: Taken, at: int) -> None:
-        """Give a session the one job that it asked for: the most frequent case."""
+        """Give a session the single job that it asked for: the most frequent case."""
         job = taken.held[at]
         if session.is_over:
             return self._receipts.give_back((job,))

@@ -30,7 +30,7 @@ class Waiting:
     def enter(
         self, session: Session, topics: tuple[str, ...], limit: int, wait_ms: int | None
     ) -> None:
-        """Make a session wait for at most ``limit`` jobs; without ``wait_ms``, with no limit.
+        """Make a session wait for at most ``limit`` jobs; ``wait_ms`` None sets no time limit.
 
         The memory that it holds for each topic counts as in flight; raises ServerBusy.
         """

@@ -1,6 +1,6 @@
-"""The board: topics with their counts, rates and lateness, the coming load, and who holds what.
+"""The board: topics with their counts, rates and lateness, the coming load, and the lease owners.
 
-It costs the same for one who looks as for many, and no more than a few hundredths of a core.
+Its cost does not depend on the number of viewers, and is at most a few hundredths of a core.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ _AT_ONCE, _MOST_SHOWN = 1000, 64
 
 
 class TopicRow(msgspec.Struct):
-    """A topic: counts, events a second, lateness of first takes, and since when one waits.
+    """A topic: counts, events a second, lateness of first takes, and its oldest ready message.
 
-    Rates and lateness are those of the last half minute, or of the last 10,000 events where that is
-    less. ``oldest_ms`` is when the longest waiting message fell due; ``waiting`` are takers.
+    Rates and lateness cover the last half minute, or the last 10,000 events if these are fewer.
+    ``oldest_ms`` is when the longest waiting message fell due; ``waiting`` counts takers.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Overview(msgspec.Struct):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What somebody wants to see: whose names begin and match so, in which order, which part."""
+    """The view of a caller: prefixes and a part of the names, the order, and the page."""
 
     prefixes: tuple[str, ...]
     match: str = ""
@@ -84,14 +84,14 @@ class Look(msgspec.Struct, frozen=True):
     limit: int = 50
 
 
-#: Of which topics, or of all whose names begin so where there are none, in which spans.
+#: The topics to count, or all topics with the prefixes if no topic is given; and the spans.
 Counted: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], Spans]
 
 _SUMMED = [name for name in Sums.__struct_fields__ if name != "topics"]
 
 
 class Board:
-    """What is shown of a queue to all who look."""
+    """The data that all viewers of a queue share."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -148,7 +148,7 @@ class Board:
         return await self._queue.store.count_due(topics, spans)
 
     async def _made(self) -> list[TopicRow]:
-        """Return a row for each topic; where there are very many, others have their turn."""
+        """Return a row for each topic; yields to other tasks if there are very many."""
         stats = await self._stats.get()
         recent, oldest = await self._lately.get(), await self._oldest.get()
         waiting, rows = self._queue.waiting, list[TopicRow]()
@@ -170,7 +170,7 @@ class Board:
 
 
 async def _seen(rows: list[TopicRow], look: Look) -> list[TopicRow]:
-    """Return those that a look is to show; others have turns meanwhile."""
+    """Return the rows that a view shows; yields to other tasks."""
     seen: list[TopicRow] = []
     for at in range(0, len(rows), _AT_ONCE):
         seen += (

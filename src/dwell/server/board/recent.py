@@ -29,9 +29,9 @@ NOTHING = Lately((0.0,) * _KINDS)
 
 
 async def lately(queue: Queue) -> dict[str, Lately]:
-    """Return what happened in each topic in the last seconds; of very much, the newest part.
+    """Return the events of each topic in the last seconds; of very many, the newest part.
 
-    The rates are those of the time that the part covers.
+    The rates are computed over the time that the part covers.
     """
     end = (await queue.events(0, 1)).end_position
     page = await queue.events(max(end - _MOST, 0), _MOST)
@@ -39,7 +39,7 @@ async def lately(queue: Queue) -> dict[str, Lately]:
     since_ms = now_ms - WINDOW_MS
     first = int(np.searchsorted(events.time_ms, since_ms)) if len(events) else 0
     if not first and len(events) == _MOST:
-        # What it sees is cut: it covers less than the window.
+        # The part is cut: it covers less than the window.
         since_ms = int(events.time_ms[0])
     span_s = max(now_ms - since_ms, 1) / 1000
     return _by_topic(events[first:], span_s)

@@ -12,16 +12,16 @@ K = TypeVar("K", bound=Hashable)
 
 #: Of how many different questions the answers are kept.
 _MOST_KEPT = 64
-#: How long an answer holds at most, where it is the only one and where there are many: what took
-#: long may only have had to wait for its turn.
+#: How long an answer is kept at most, alone and among many: a slow answer may only have waited for
+#: its turn.
 _MOST_S, _MOST_OF_MANY_S = 5.0, 60.0
 
 
 class Shared(Generic[T]):
-    """An answer that holds for ``least_s``, or longer where it took long to find out.
+    """An answer that is kept for ``least_s``, or longer if it took long to compute.
 
-    Whoever asks meanwhile gets it, however many they are; so that finding it out takes no more than
-    ``most_part`` of the time, unless that would be more than five seconds.
+    Every caller in that time gets it. So computing it takes at most ``most_part`` of the time,
+    unless that would need more than five seconds.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Shared(Generic[T]):
 
 
 class SharedBy(Generic[K, T]):
-    """Answers to many questions, each shared; those that were asked last are kept.
+    """Answers to many questions, each shared; the most recently used are kept.
 
-    The more there are the longer each holds, so that all together take no more of the time. One is
-    found out after the other, and others have their turn between.
+    With more answers each is kept longer, so that all together take the same part of the time.
+    Answers are computed one after the other, and other tasks run in between.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SharedBy(Generic[K, T]):
 
 
 def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Begin work of which nobody may be left to hear how it ended."""
+    """Start work whose result may have no reader: its error is then ignored."""
     task = whole(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
