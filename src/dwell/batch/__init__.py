@@ -1,1 +1,1 @@
-"""The shapes that travel: many messages, or what became of them, in columns."""
+"""Data classes for many messages, or their results, in columns."""

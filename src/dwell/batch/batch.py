@@ -1,4 +1,4 @@
-"""Many messages in columns: what a take, a scan and a sweep give."""
+"""Many messages in columns: the result of a take, a scan or a sweep."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -106,12 +106,12 @@ class Batch(Sequence[Message]):
 
     @property
     def lease_until_ms(self) -> I64:
-        """When the lease of each message ends, 0 where it has none."""
+        """When the lease of each message ends, 0 without a lease."""
         return np.where(self.state == State.LEASED, self.until_ms, 0)
 
     @property
     def died_ms(self) -> I64:
-        """When each message died, 0 where it is not dead."""
+        """When each message died, 0 if it is not dead."""
         return np.where(self.state == State.DEAD, self.until_ms, 0)
 
     def __len__(self) -> int:
@@ -152,7 +152,7 @@ class Batch(Sequence[Message]):
             return whole._message(range(len(whole))[self._part][index])
         lists = self._lists
         if lists is None:
-            # NumPy takes longer for one value than for many, and who looks at one looks at more.
+            # NumPy is slow for single values, and callers that read one usually read more.
             lists = self._lists = self._as_lists()
         due, state, priority, attempt, most, lease, until, expires, number, receipts = lists
         extra = decode_extra(self.extras[index])
@@ -204,7 +204,7 @@ _FIELDS = {"topics": "topic", "ids": "id", "bodies": "body", "numbers": "number"
 
 
 def _value(message: Message, column: str) -> Any:
-    """Return what a column says of a message."""
+    """Return the value of a column for a message."""
     if column == "extras":
         return encode_extra(message.key, message.headers)
     if column == "until_ms":

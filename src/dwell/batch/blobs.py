@@ -115,7 +115,7 @@ class Blobs(Sequence[bytes]):
 
 
 class Sized(list[bytes]):
-    """A list of blobs, which stays as it is, and how long each of them is."""
+    """An immutable list of blobs, and the length of each."""
 
     __slots__ = ("sizes",)
 
@@ -195,7 +195,7 @@ def queue_id(row: int, seq: int) -> str:
 
 
 def slice_of(places: range) -> slice:
-    """Return what cuts these places out of a sequence that has them all."""
+    """Return the slice that selects these places of a sequence."""
     if not places:
         return slice(0, 0)
     # Backwards to the first place a range stops at -1, which in a slice is the last one.
@@ -203,9 +203,9 @@ def slice_of(places: range) -> slice:
 
 
 class LazyIds(Sequence[str]):
-    """The ids of some messages as texts, made only when they are looked at.
+    """The ids of some messages as texts, made only when they are read.
 
-    ``own`` holds the caller's ids as bytes, empty where the queue made the id. A slice shares the
+    ``own`` holds the caller's ids as bytes, empty if the queue made the id. A slice shares the
     columns of the whole, and knows only its ``places`` in them.
     """
 

@@ -47,7 +47,7 @@ class Events(Sequence[Event]):
 
     @classmethod
     def of_lists(cls, lists: Iterable[list[Any]]) -> "Events":
-        """Return columns whose values are in lists, in the order of the fields."""
+        """Return columns from lists of values, in the order of the fields."""
         columns: dict[str, Any] = dict(zip(EVENT_COLUMNS, lists, strict=True))
         for name, kind in EVENT_ARRAYS.items():
             columns[name] = np.array(columns[name], kind)

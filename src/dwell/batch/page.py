@@ -10,7 +10,7 @@ from dwell.message import U64
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """Where a scan stopped: the due time and arrival number of the last message that was given."""
+    """Where a scan stopped: the due time and arrival number of its last message."""
 
     due_ms: int
     arrival: int

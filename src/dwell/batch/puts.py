@@ -20,9 +20,9 @@ EXPIRY_COUNTED = 2
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One message that may be put: a value of each column of :class:`Puts`.
+    """One message to put: a value of each column of :class:`Puts`.
 
-    No ``extra`` and no ``id`` are empty.
+    An empty ``extra`` or ``id`` means none.
     """
 
     body: bytes
@@ -100,7 +100,7 @@ class Puts:
         return values
 
     def count_anew(self, later_ms: int) -> None:
-        """Move what was counted from an earlier now."""
+        """Shift the values that were counted from an earlier now."""
         if self.counted is not None:
             self.due_ms += later_ms * (self.counted & DUE_COUNTED > 0)
             self.expires_ms += later_ms * (self.counted & EXPIRY_COUNTED > 0)

@@ -10,7 +10,7 @@ import numpy as np
 def arrays_of(kind: type[Any]) -> dict[str, type[np.generic]]:
     """Return the columns of a class that are arrays, by name, and the type of their values.
 
-    A column that may be None is not one of them.
+    A column that may be None is left out.
     """
     hints = get_type_hints(kind)
     return {
@@ -31,7 +31,7 @@ def arrays_from(
     kinds: Mapping[str, type[np.generic]],
     value: Callable[[Any, str], Any] = getattr,
 ) -> dict[str, Any]:
-    """Return an array for each of some columns; ``value`` says what one has of a thing."""
+    """Return an array for each column; ``value`` returns the value of a thing in a column."""
     return {
         name: np.array([value(thing, name) for thing in things], kind)
         for name, kind in kinds.items()

@@ -1,4 +1,4 @@
-"""Which messages of a topic somebody means."""
+"""Conditions that select messages of a topic."""
 
 import msgspec
 import numpy as np

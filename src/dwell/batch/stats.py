@@ -1,4 +1,4 @@
-"""Counts of what a store holds, who holds it, and what does not fit in it."""
+"""Counts of a store's content, its lease owners, and its inconsistencies."""
 
 from dataclasses import dataclass, field
 
@@ -40,12 +40,12 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Stale(msgspec.Struct, frozen=True):
-    """One thing in a store that only a part of the store knows, and what is missing of it.
+    """One entry that only part of a store has, and what is missing.
 
-    ``problem`` is ``no body``: an index or a state knows a message whose body is gone; ``no
-    state``: a body that its state or its index does not know; or ``no message``: an index or a
-    count knows a message that is not there. ``id`` is empty where it cannot be told, and ``number``
-    is 0, too, where a count is wrong.
+    ``problem`` is ``no body``: an index or a state has a message whose body is gone; ``no state``:
+    a body that its state or its index lacks; or ``no message``: an index or a count has a message
+    that does not exist. ``id`` is empty if it is unknown, and ``number`` is 0, too, if a count is
+    wrong.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""Which messages a sweep gives, and what it gave."""
+"""The request of a sweep, and its result."""
 
 from dataclasses import dataclass
 

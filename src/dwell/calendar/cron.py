@@ -1,8 +1,8 @@
 """Cron: five fields as in crontab(5), or six with seconds first, in a time zone.
 
-Lines that name hours and minutes are made as Debian's cron does when clocks change: what would run
-in an hour that is left out runs at once when it is over, and what would run in an hour that comes
-twice runs once. Lines with a ``*`` in minutes or hours follow the time that goes by.
+When clocks change, lines that name hours and minutes run as in Debian's cron: a run in a skipped
+hour happens right after it, and a run in a repeated hour happens once. Lines with a ``*`` in
+minutes or hours follow elapsed time.
 """
 
 from calendar import monthrange
@@ -56,7 +56,7 @@ class _Lines:
         self._seconds = sorted(read.seconds)
 
     def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
-        """Yield what is on the wall from ``start`` to ``stop``, in order."""
+        """Yield the wall-clock times from ``start`` to ``stop``, in order."""
         for day in self._days(start.date(), stop.date(), 1):
             yield from self._of_day(day, start, stop, 1)
 

@@ -1,7 +1,7 @@
 """Days: recurrences whose steps are minutes, hours, days or weeks, a day at a time.
 
-Whether a day has a moment, and which, follows from the day alone. So a walk in either direction
-takes some microseconds for a day without any, and nobody has to begin where the rule does.
+The times of a day follow from the day alone. So a walk in either direction takes some microseconds
+for a day without times, and need not start at the begin of the rule.
 """
 
 import re
@@ -38,7 +38,7 @@ class Days:
         self._begin = self._number(begin.toordinal()) + unit
 
     def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
-        """Yield what is on the wall from ``start`` to ``stop``, in order."""
+        """Yield the wall-clock times from ``start`` to ``stop``, in order."""
         for day in range(start.toordinal(), stop.toordinal() + 1):
             yield from self._of_day(day, start, stop, 1)
 

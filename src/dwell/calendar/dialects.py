@@ -40,7 +40,7 @@ def as_read(line: str) -> str:
 
 
 def hint(line: str) -> str | None:
-    """Return what is expected in place of a line of another system, or None."""
+    """Return the expected form for a line of another system, or None."""
     for pattern, expected in _FOREIGN:
         if found := re.fullmatch(pattern, line.strip(), re.IGNORECASE):
             return expected.format(*found.groups())
@@ -51,7 +51,7 @@ def hint(line: str) -> str | None:
 
 
 def long_step(line: str) -> str | None:
-    """Return what is expected in place of a step that is longer than its field, or None."""
+    """Return the expected form for a step that is longer than its field, or None."""
     fields = line.split()
     for field, (unit, size) in zip(fields, _FIELDS[-len(fields) :], strict=False):
         for step in re.findall(r"/([0-9]+)", field):

@@ -1,7 +1,7 @@
 """Months: recurrences whose steps are months or years, a step at a time.
 
-The library that knows weeks of a year and Easter is asked for one step only. It would walk to the
-year 9999 for what never comes, and knows no way back.
+The library that knows weeks of a year and Easter computes one step only. It would walk to the year
+9999 for a rule that never fires, and cannot walk backwards.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ class Months:
         self._begin = self._number(begin)
 
     def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
-        """Yield what is on the wall from ``start`` to ``stop``, in order."""
+        """Yield the wall-clock times from ``start`` to ``stop``, in order."""
         for month in self._steps(start, stop):
             yield from (wall for wall in self._of_step(month) if start <= wall <= stop)
 
@@ -33,7 +33,7 @@ class Months:
             yield from (wall for wall in self._of_step(month)[::-1] if start <= wall <= stop)
 
     def check(self) -> None:
-        """Raise what the library raises at the first step."""
+        """Raise the error of the library at the first step, if any."""
         self._listed(self._begin)
 
     def _steps(self, start: datetime, stop: datetime) -> range:

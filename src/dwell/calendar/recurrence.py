@@ -61,7 +61,7 @@ class Recurrence(OnTheWall):
         last = LAST if until is None else _time_of(until, text)
         super().__init__(there, _parsed(text, parts, begin), begin, last)
         if count:
-            # So many are walked once; what comes later need not be walked from the beginning.
+            # The counted times are walked once, so later walks need not start at the begin.
             walls = self._walls.ahead(begin, self._stop(begin))
             counted = list(islice((w for w in walls if there.shifted(w) >= begin_ms), count))
             self._until = counted[-1] if counted else begin
@@ -103,7 +103,7 @@ def _parts(text: str, zone: ZoneInfo) -> dict[str, str]:
 
 
 def _problem(parts: dict[str, str]) -> str | None:
-    """Return what a rule would have to be, or None where its parts may be as they are."""
+    """Return the expected form of a rule whose parts are not valid, or None."""
     if foreign := _FOREIGN & parts.keys():
         return f"one rule, without {min(foreign)}: start, end and zone are words of the schedule"
     allowed = _ALLOWED.get(parts.get("FREQ", ""))
@@ -129,9 +129,9 @@ def _problem(parts: dict[str, str]) -> str | None:
 
 
 def _bad_number(parts: dict[str, str]) -> str | None:
-    """Return what is expected in place of a number that RFC 5545 forbids, or None.
+    """Return the expected form for a number that RFC 5545 forbids, or None.
 
-    The library that reads rules takes these, and makes of them what nobody has written.
+    The library that parses rules accepts these numbers, and gives them another meaning.
     """
     for name in _COUNTED & parts.keys():
         if any(re.fullmatch(r"[+-]?0+[A-Z]*", number) for number in parts[name].split(",")):
@@ -144,7 +144,7 @@ def _bad_number(parts: dict[str, str]) -> str | None:
 
 
 def _parsed(text: str, parts: Mapping[str, str], begin: datetime) -> Days | Months:
-    """Return what a rule without end shows on the wall; raises InvalidSchedule."""
+    """Return the wall-clock times of a rule without end; raises InvalidSchedule."""
     try:
         _read(parts, begin)
         full = _completed(parts, begin)
@@ -152,8 +152,8 @@ def _parsed(text: str, parts: Mapping[str, str], begin: datetime) -> Days | Mont
             months = Months(_read(full, begin), full, begin)
             months.check()
             return months
-        # Some of what is impossible is seen at the first step only. Without its days a rule has a
-        # first step soon, or none.
+        # Some impossible rules fail only at the first step. Without its days a rule has a first
+        # step soon, or none.
         times = {name: value for name, value in parts.items() if name not in _DAYS}
         next(iter(_read(times, begin)), None)
         return Days(full, begin)

@@ -22,7 +22,7 @@ class Rule(Protocol):
 
 
 class Every:
-    """A span that repeats, from the epoch or another moment on, whatever any clock shows."""
+    """A span that repeats, from the epoch or another moment on, independent of time zones."""
 
     def __init__(self, span_ms: int, from_ms: int = 0) -> None:
         self._span_ms = span_ms
@@ -41,7 +41,7 @@ class Every:
 
 
 def every(span_ms: int, from_ms: int | None) -> Rule:
-    """Return a span that repeats; without a start it stands on the grid of the epoch.
+    """Return a span that repeats; without a start it is aligned to the epoch.
 
     Raises InvalidSchedule.
     """
@@ -57,7 +57,7 @@ def zone_of(name: str) -> ZoneInfo:
             raise ValueError
         return ZoneInfo(name)
     except (KeyError, OSError, ValueError):
-        # Which of them it is depends on what the name looks like in a file system.
+        # The class of the error depends on the form of the name in a file system.
         raise InvalidSchedule(
             f"zone: got {name!r:.80}, expected a name of the time zone database, Europe/Berlin"
         ) from None
@@ -69,10 +69,10 @@ def missing() -> list[str]:
 
 
 def rule_of(kind: str, text: str, zone: str, from_ms: int) -> Rule:
-    """Return the rule that a text says, in a zone; ``kind`` is ``cron`` or ``rrule``.
+    """Return the rule of a text, in a zone; ``kind`` is ``cron`` or ``rrule``.
 
-    A recurrence begins at ``from_ms``, where it does not say when. Raises InvalidSchedule for what
-    cannot be read, and where the package that reads it is not installed.
+    A recurrence begins at ``from_ms`` unless it states its begin. Raises InvalidSchedule if the
+    text cannot be read, or the package that reads it is not installed.
     """
     where = zone_of(zone)
     if len(text) > MAX_RULE_CHARS:

@@ -72,7 +72,7 @@ DIALECTS: Mapping[str, Dialect | None] = {
 def translated(line: str, name: str) -> str:
     """Return a line of a dialect as a line of crontab(5), with seconds first if it has six fields.
 
-    Raises InvalidSchedule for an unknown dialect, and for what crontab(5) cannot say.
+    Raises InvalidSchedule for an unknown dialect, and if crontab(5) has no equivalent.
     """
     if name not in DIALECTS:
         raise InvalidSchedule(f"dialect: got {name!r:.80}, expected one of {', '.join(DIALECTS)}")
@@ -113,7 +113,7 @@ class _Reader:
     def read(self, field: str, text: str) -> str:
         """Return a field in the words of crontab(5)."""
         parts = [self._part(field, part) for part in text.split(",")]
-        # One part that means any value leaves a day open, whatever else the list names.
+        # A part that means any value leaves a day open, whatever else the list has.
         return "*" if "*" in parts else ",".join(parts)
 
     def _part(self, field: str, part: str) -> str:
@@ -198,7 +198,7 @@ def _mixes(first: str, last: str | None, step: str | None) -> bool:
 
 
 def _written(values: Sequence[int]) -> str:
-    """Return values as a range where they are one."""
+    """Return values as a range if they are one."""
     first, last = values[0], values[-1]
     if len(values) > 2 and list(values) == list(range(first, last + 1)):
         return f"{first}-{last}"

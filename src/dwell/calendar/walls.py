@@ -14,9 +14,10 @@ from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
 
 #: More than a zone's clocks are ever set at once, also where an island left out a day.
 CHANGE = timedelta(hours=26)
-#: How far a moment may be away: what never fires would else be looked for until the year 9999.
+#: How far ahead a moment is searched for: otherwise a rule that never fires would be walked to the
+#: year 9999.
 HORIZON = timedelta(days=50 * 366)
-#: The last time on a wall that is looked at.
+#: The last wall-clock time of a search.
 LAST = from_ms(LAST_MS).replace(tzinfo=None) + CHANGE
 
 
@@ -24,7 +25,7 @@ class Walls(Protocol):
     """The times on the wall that a rule lists."""
 
     def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
-        """Yield what is on the wall from ``start`` to ``stop``, in order."""
+        """Yield the wall-clock times from ``start`` to ``stop``, in order."""
 
     def back(self, start: datetime, stop: datetime) -> Iterator[datetime]:
         """Yield the same, the last first."""
@@ -38,7 +39,7 @@ class Zone:
         self._last: tuple[date, tuple[timedelta, timedelta]] | None = None
 
     def wall(self, ms: int) -> datetime:
-        """Return what a calendar and a clock on the wall show at a moment."""
+        """Return the wall-clock time of a moment."""
         return from_ms(min(ms, LAST_MS)).astimezone(self._zone).replace(tzinfo=None)
 
     def shifted(self, wall: datetime) -> int:
@@ -46,7 +47,7 @@ class Zone:
         return to_ms(wall.replace(tzinfo=self._zone).astimezone(UTC))
 
     def first(self, wall: datetime) -> int:
-        """Return the first moment of a time or, where it is left out, of what comes after it."""
+        """Return the first moment of a time or, if it is skipped, of the next time."""
         low, high = self.offsets(wall)
         found = self.shifted(wall)
         if low == high or self.wall(found) == wall:
@@ -120,7 +121,7 @@ class OnTheWall:
         stop = min(wall + (high - low), self._until)
         for one in self._walls.back(max(wall - HORIZON, self._begin), stop):
             low, high = self._zone.offsets(one)
-            # Nothing that stands before this one comes later than that.
+            # No earlier wall-clock time comes later than that.
             if last is not None and _as_utc_ms(one - low) <= last:
                 break
             for found in self.moments(one):
@@ -129,7 +130,7 @@ class OnTheWall:
         return last
 
     def _stop(self, start: datetime) -> datetime:
-        """Return up to where what begins at a time is walked."""
+        """Return the end of a walk that begins at a time."""
         return min(self._until, start + HORIZON if start < LAST - HORIZON else LAST)
 
 

@@ -17,7 +17,7 @@ def main() -> None:
     # The imported modules stay, so garbage collection during the import would find nothing.
     gc.disable()
     try:
-        # Most of Rich is loaded where something is shown, but that it is missing is told at once.
+        # Most of Rich is imported on first output, but its absence is reported at once.
         for name in _NEEDED:
             import_module(name)
         from dwell.cli.app import app
@@ -47,5 +47,5 @@ def _hold_standard_files() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free is what it gets, and none is below.
+            # The lowest free number is this one, as all lower numbers are open.
             os.open(os.devnull, os.O_RDWR)

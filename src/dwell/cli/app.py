@@ -21,9 +21,9 @@ _FORWARD = {"ignore_unknown_options": True, "allow_extra_args": True, "help_opti
 
 
 class _Command(NamedTuple):
-    """A command: its name, how it may look on a command line, and where it is.
+    """A command: its name, an example, and the place of its function.
 
-    That is the function of its name in the module of its name, or what ``place`` says.
+    The default place is the function of its name in the module of its name.
     """
 
     name: str

@@ -30,9 +30,9 @@ _Counts = Counter[Result]
 
 
 def put_lines(session: Session, topic: str, name: str, defaults: Line, on_conflict: str) -> None:
-    """Put a message for each line of a file, and say how many were created, kept and replaced.
+    """Put a message for each line of a file, and print how many were created, kept and replaced.
 
-    That is said also when it ends early, since the batches before the end stay put.
+    The counts are printed even if it ends early, since the batches before the end stay put.
     """
     counts: _Counts = Counter()
     with _opened(name) as source, session.queue(create=True) as queue:
@@ -91,7 +91,7 @@ def _say(out: Output, topic: str, counts: _Counts) -> None:
 
 @contextmanager
 def _progress(out: Output, source: BinaryIO) -> Iterator[Callable[[int, int], None]]:
-    """Show how much of the source was read; yields what is to be told of each step."""
+    """Show how much of the source was read; yields a function to call after each step."""
     bar = Progress(
         TextColumn("{task.fields[count]:,} messages"),
         BarColumn(),
@@ -107,7 +107,7 @@ def _progress(out: Output, source: BinaryIO) -> Iterator[Callable[[int, int], No
 
 
 def _size(source: BinaryIO) -> int | None:
-    """Return how many bytes are to be read, or None where only the end will tell."""
+    """Return how many bytes are to be read, or None if that is not known."""
     try:
         status = os.fstat(source.fileno())
     except OSError:

@@ -1,4 +1,4 @@
-"""``dwell check``: read every record of an embedded store, and repair what can be."""
+"""``dwell check``: read every record of an embedded store, and repair it where possible."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 

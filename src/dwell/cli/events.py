@@ -1,4 +1,4 @@
-"""``dwell events``: what happened to messages, in order."""
+"""``dwell events``: the events of messages, in order."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any

@@ -70,15 +70,15 @@ def code_of(error: DwellError) -> Code:
 
 
 def require(is_as_asked: bool) -> None:
-    """End the command with :attr:`Code.OTHER` when the answer is not what was asked for."""
+    """End the command with :attr:`Code.OTHER` if the answer is not the requested one."""
     if not is_as_asked:
         raise typer.Exit(Code.OTHER)
 
 
 def ask(question: str) -> None:
-    """Ask whoever sits there, and end the command when the answer is no.
+    """Ask the user, and end the command if the answer is no.
 
-    Raises InvalidInput where nobody can answer.
+    Raises InvalidInput if nobody can answer.
     """
     try:
         require(typer.confirm(question, err=True))
@@ -89,7 +89,7 @@ def ask(question: str) -> None:
 
 
 class Commands(Group):
-    """A group of commands whose errors are one line each, and whose end is an exit code."""
+    """A group of commands that reports an error in one line, and ends with an exit code."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command and end the process."""
@@ -115,7 +115,7 @@ class Commands(Group):
 
 
 def _say(name: str, message: str, code: Code) -> Code:
-    # Where nobody can be told, the code still says it.
+    # Without a standard error only the exit code reports the error.
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             print(printable(f"{name}: {message}"), file=sys.stderr)
@@ -123,7 +123,7 @@ def _say(name: str, message: str, code: Code) -> Code:
 
 
 def _flush() -> None:
-    """Hand on what was printed; whether somebody reads it changes nothing of the answer."""
+    """Flush the output; a reader that has gone does not change the exit code."""
     try:
         flush()
     except OutputClosed:
@@ -131,7 +131,7 @@ def _flush() -> None:
 
 
 def _usage(error: Any) -> str:
-    """Return what is wrong with a command line, and where to read how it is meant."""
+    """Return the error of a command line, and a pointer to the help."""
     message = error.format_message()
     path = error.ctx.command_path if error.ctx is not None else "dwell"
     if any(option in message.split() for option in _GLOBAL) and path != "dwell":
@@ -154,7 +154,7 @@ def _leave_errors() -> None:
 
 
 def _lead_nowhere(file: TextIO | None) -> None:
-    # Where it is not a file of the process, there is no flush at exit to care for.
+    # If it is not a file of the process, no flush at exit can fail.
     with contextlib.suppress(OSError, ValueError):
         if file is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())

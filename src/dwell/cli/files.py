@@ -25,7 +25,7 @@ _NUMBERS = ("priority", "max_attempts", "delay_level")
 
 
 def kind_of(name: str) -> str:
-    """Return what stands behind the last dot of a file's name; raises InvalidInput."""
+    """Return the suffix of a file's name; raises InvalidInput."""
     kind = Path(name).suffix.removeprefix(".").lower()
     if kind not in _FORMATS and kind not in LINES:
         allowed = ", ".join(f".{one}" for one in (*_FORMATS, *LINES))
@@ -34,9 +34,9 @@ def kind_of(name: str) -> str:
 
 
 def opened(name: str) -> tuple[Any, int | None]:
-    """Return a reader of record batches, and how many rows there are if that is known at once.
+    """Return a reader of record batches, and the number of rows if that is known at once.
 
-    Raises InvalidInput for what cannot be read.
+    Raises InvalidInput if the file cannot be read.
     """
     try:
         import pyarrow as pa

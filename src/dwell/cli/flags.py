@@ -9,7 +9,7 @@ class _Flags:
     """The common part of a command and a group."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters; a flag has no word for its value, as it has none."""
+        """Return the parameters; a flag takes no value, so its metavar is empty."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False):

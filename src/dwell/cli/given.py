@@ -14,7 +14,7 @@ STDIN = "-"
 
 
 def stdin() -> BinaryIO:
-    """Return standard input; raises InvalidInput where it was closed before the start."""
+    """Return standard input; raises InvalidInput if it was closed before the start."""
     if sys.stdin is None:
         raise InvalidInput("standard input: is closed, expected one to read from")
     return sys.stdin.buffer
@@ -33,7 +33,7 @@ def _header(pair: str) -> tuple[str, str]:
 
 
 def body(text: str) -> bytes:
-    """Return a body that was given as an argument, or standard input where it is ``-``."""
+    """Return a body given as an argument, or standard input for ``-``."""
     if text == STDIN:
         # One byte more than is allowed is enough to be refused.
         return stdin().read(MAX_BODY_BYTES + 1)

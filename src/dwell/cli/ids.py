@@ -35,7 +35,7 @@ PaceOption = Annotated[
     typer.Option(metavar="N", help="Without ids: how many fall due in each second."),
 ]
 
-#: How many messages a selection shows where nobody says how many.
+#: How many messages of a selection are shown by default.
 _SHOWN = 100
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, held back while something is done whose answer must be known."""
+"""Delays Ctrl-C during a call whose answer must be known."""
 
 import signal
 from collections.abc import Iterator

@@ -23,8 +23,7 @@ MAX_LINE_BYTES = 8 * MAX_BODY_BYTES
 class Reader:
     """Reads lines into batches of rows; ``size_bytes`` is how much it has read.
 
-    ``now_ms`` is what relative times are counted from, and ``levels_ms`` what the topic's delay
-    levels mean.
+    Relative times count from ``now_ms``; ``levels_ms`` are the topic's delay levels.
     """
 
     def __init__(
@@ -66,14 +65,14 @@ class Reader:
         if len(data) > MAX_LINE_BYTES:
             raise InvalidInput(f"got more than {MAX_LINE_BYTES} bytes in one line")
         try:
-            # The body is kept as it is written, so nothing else would look at its bytes.
+            # The body is stored as written, so nothing else would check its bytes.
             line = self._decoder.decode(data.decode())
             return self._checked(_merged(line, self._defaults))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInput(explained(error, Line)) from None
 
     def _checked(self, line: Line) -> Row:
-        """Return a line as a row; raises what :meth:`dwell.Queue.put` would raise."""
+        """Return a line as a row; raises the errors of :meth:`dwell.Queue.put`."""
         body = values.body(body_of(line))
         return row_of(body, self.now_ms, self._levels_ms, **words_of(line))
 
@@ -84,7 +83,7 @@ _ENDS = ("ttl", "expires")
 
 
 def _merged(line: Line, defaults: Line) -> Line:
-    """Return a line with what it does not say taken from the options of the command."""
+    """Return a line with its missing fields taken from the options of the command."""
     said = {
         name
         for group in (_TIMES, _ENDS)

@@ -46,7 +46,7 @@ def list_messages(
 def matching(
     queue: SyncQueue, topic: str, which: Selection | None, most: int | None
 ) -> Generator[Message]:
-    """Yield the messages of a topic that match, page by page; somebody wants ``most`` of them."""
+    """Yield the messages of a topic that match, page by page; the caller needs ``most`` of them."""
     wanted = which or ALL
     states = None if wanted.states else _STATES
     size = _PAGE if most is None else min(most, _PAGE)

@@ -33,7 +33,7 @@ def message_block(message: Message, now_ms: int) -> Text:
 
 
 def _facts(message: Message, now_ms: int) -> list[tuple[str, str]]:
-    """Return the names and values of what a message has; what is as usual is left out."""
+    """Return the names and values of a message's fields; default values are left out."""
     facts = [
         ("receipt", message.receipt),
         ("due", _moment(message.due_ms, now_ms)),
@@ -60,7 +60,7 @@ def _attempt(message: Message) -> str:
     return f"{message.attempt}{most}"
 
 
-# A column that not every list needs: its name, whether a message has it, and what it then says.
+# An optional column: its name, whether a message needs it, and its value for a message.
 _Column = tuple[str, Callable[[Message], bool], Callable[[Message, int], str]]
 
 _OPTIONAL: tuple[_Column, ...] = (

@@ -39,7 +39,7 @@ class Output:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether somebody sits before a terminal and wants to know how it goes."""
+        """Whether a person at a terminal wants to see the progress."""
         return self.notes.is_terminal and not self.quiet
 
     @property
@@ -49,7 +49,7 @@ class Output:
 
     @cached_property
     def _people(self) -> "Terminal":
-        # Rich is a tenth of what a command loads, and programs and servers have no use for it.
+        # Rich is a tenth of a command's imports, and programs and servers do not need it.
         from dwell.cli.terminal import Terminal
 
         return Terminal()
@@ -69,13 +69,13 @@ class Output:
         self._people.show(what)
 
     def line(self, text: "str | Text") -> None:
-        """Print text for people, cut nowhere; what the output cannot say is escaped."""
+        """Print text for people in full; characters that the output cannot encode are escaped."""
         self._people.line(text)
 
     def confirm(self, value: Mapping[str, Any], text: str, *, is_as_asked: bool = True) -> None:
-        """Print what was done: an object for programs, a line for people.
+        """Print the result of a change: an object for programs, a line for people.
 
-        ``quiet`` leaves it out, unless it is not what was asked for.
+        ``quiet`` leaves it out, unless it is not the requested result.
         """
         if self.json or not (self.quiet and is_as_asked):
             self.answer(value, text)
@@ -95,7 +95,7 @@ class Output:
     def results(
         self, field: str, names: Sequence[str], results: Sequence[Result], wanted: Result
     ) -> None:
-        """Confirm what was done to each of some ids or receipts."""
+        """Confirm the result of each id or receipt."""
         for name, result in zip(names, results, strict=True):
             answer = {field: name, "result": str(result)}
             self.confirm(answer, f"{result}  {printable(name)}", is_as_asked=result is wanted)

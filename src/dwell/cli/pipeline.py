@@ -54,7 +54,7 @@ def listing() -> str:
 
 
 def about(name: str) -> str:
-    """Return the first line of what a pipeline says of itself."""
+    """Return the first line of a pipeline's docstring."""
     path = _FOLDER / f"{name}.py"
     text = ast.get_docstring(ast.parse(path.read_text())) if path.exists() else None
     return (text or "").partition("\n")[0]

@@ -1,4 +1,4 @@
-"""``dwell relay``: hold what a broker gives until it is due, and hand it on."""
+"""``dwell relay``: delay messages of a broker, and publish them when they are due."""
 
 import logging
 from typing import Annotated, Any
@@ -87,7 +87,7 @@ def relay(
     settings = RelaySettings(**{**said, "topics": tuple(topics or ())})
     level = logging.ERROR if session.out.quiet else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # Imported here, as only a relay needs what it needs.
+    # Imported here, as only a relay needs these packages.
     from dwell.relay.process import run
 
     run(session.store, settings)

@@ -1,4 +1,4 @@
-"""``dwell schedule``: what is put again and again, by a calendar."""
+"""``dwell schedule``: messages that are put repeatedly, by a calendar."""
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -44,7 +44,7 @@ def _place(metavar: str, text: str) -> Any:
 
 
 class _Named(NamedTuple):
-    """A verb on a schedule by its name, and what it answers when all is as it was asked for."""
+    """A verb on a schedule by its name, and its successful results."""
 
     verb: Callable[[SyncQueue, str], Result]
     wanted: tuple[Result, ...]
@@ -66,7 +66,7 @@ _TAKES = {
 #: How many runs show tells.
 _SHOWN_RUNS = 3
 _SPANS = ("every", "jitter", "grace", "lease", "ttl")
-#: The words whose options are called otherwise.
+#: Words of the API whose options have another name.
 _PARAMETERS = {"headers": "header"}
 
 _ActionOf = Annotated[
@@ -181,7 +181,7 @@ def _given(context: typer.Context, words: Iterable[str]) -> list[str]:
 
 
 def _refuse_untaken(context: typer.Context, action: Action, words: Iterable[str]) -> None:
-    """Raise InvalidInput for what the command line names and the action would pass over."""
+    """Raise InvalidInput for options that the action does not take."""
     if action in (Action.PUT, Action.CHANGE):
         taken = {*words} - {"count"}
     else:
@@ -260,7 +260,7 @@ def _show(session: Session, name: str, count: int) -> None:
 
 
 def _fields(row: dict[str, Any], runs: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield what people are shown of a schedule: times as times, and spans as they are given."""
+    """Yield the shown fields of a schedule: times as times, and spans as they are given."""
     for field, value in row.items():
         name = field.removesuffix("_ms")
         if name in ("next", "last"):

@@ -65,9 +65,9 @@ DryRunOption = Annotated[
 
 
 def selecting(*, has_state: bool = True) -> Callable[[_Command], _Command]:
-    """Give a command the options that say which messages.
+    """Add the options of a selection to a command.
 
-    It is called with ``which``: a Selection, or None where none of them was given.
+    The command is called with ``which``: a Selection, or None without any of these options.
     """
     added = [_STATE, *_OPTIONS] if has_state else list(_OPTIONS)
 
@@ -103,9 +103,9 @@ def _selection(said: dict[str, Any]) -> Selection | None:
 
 
 class Bulk(NamedTuple):
-    """A verb on messages that were selected: how it is called, and what it is to do.
+    """A verb on selected messages: its name and its function.
 
-    ``verb`` is given the queue, and whether it is only to count. ``word`` begins the question.
+    ``verb`` is called with the queue, and whether it only counts. ``word`` begins the question.
     """
 
     word: str
@@ -113,9 +113,9 @@ class Bulk(NamedTuple):
     verb: Callable[[SyncQueue, bool], Changed]
 
     def run(self, session: Session, topic: str, *, yes: bool, dry_run: bool) -> None:
-        """Say how many messages match and ask, unless ``yes``; do it, and say what became of them.
+        """Print how many messages match and ask, unless ``yes``; run the verb, print the results.
 
-        The command ends as not done when one of them has another result than is wanted.
+        The command ends as not done if a message has another result than the wanted one.
         """
         with session.queue() as queue:
             if dry_run:

@@ -87,7 +87,7 @@ def _about(field: Field) -> str:
 
 
 def _parameters() -> list[inspect.Parameter]:
-    """Return what Typer makes the options of: one for each setting, and two more."""
+    """Return the parameters for Typer: an option for each setting, and two more."""
     about = f"A TOML file with settings. Or from the environment: {CONFIG_ENV}."
     config = typer.Option("--config", metavar="FILE", help=about, show_default=False)
     shown = typer.Option("--show-config", help="Print the settings and their sources, and end.")

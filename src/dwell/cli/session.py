@@ -74,9 +74,9 @@ class Session:
         wanted: Result,
         verb: Callable[[SyncQueue, list[str]], Results],
     ) -> None:
-        """Do a verb to all that is named, and say what became of each.
+        """Apply a verb to all named messages, and print the result of each.
 
-        The command ends as not done when one of them has another result than is wanted.
+        The command ends as not done if a message has another result than the wanted one.
         """
         is_as_asked, done = True, 0
         with self.queue() as queue, refused_after(lambda: done, field):
@@ -102,13 +102,13 @@ def shortened(names: Sequence[str]) -> str:
 
 
 def folder_of(url: str) -> Path | None:
-    """Return the folder that a store's URL names, or None where it names another place."""
+    """Return the folder that a store's URL names, or None if it names none."""
     if scheme := _FILE.match(url):
         return Path(unquote(url[scheme.end() :]))
     return None if _SCHEME.match(url) else Path(url)
 
 
 def require_store(folder: Path) -> None:
-    """Refuse a folder that is missing or empty: who looks somewhere wrong should be told."""
+    """Refuse a folder that is missing or empty, as its path is probably wrong."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         raise NotAStore(f"{folder}: there is no store here; --store names one, and put makes one")

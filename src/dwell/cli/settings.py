@@ -1,4 +1,4 @@
-"""``dwell settings``: what holds for a topic's messages that do not say otherwise."""
+"""``dwell settings``: the defaults and limits of a topic's messages."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -49,7 +49,7 @@ def _change(given: str) -> tuple[str, Any]:
 
 
 def _value(name: str, text: str) -> Any:
-    """Return what a value says; what is allowed is for the queue to know."""
+    """Return the value of a text; the queue checks whether it is allowed."""
     if isinstance(getattr(TopicSettings(), name, None), tuple):
         return [_item(name, item) for item in text.strip("[]").split(",") if item]
     return _item(name, text)

@@ -58,7 +58,7 @@ def take(
             return queue.take_where(topics[0], which, limit, lease=span, owner=owner)
         return queue.take(topics, limit, lease=span, owner=owner, wait=waiting)
 
-    # A wait may be interrupted; what has come by then is shown, or given back.
+    # A wait may be interrupted; messages received by then are shown, or released.
     with session.queue() as queue, held_back(but_in=LoopThread.hand.__code__):
         batch = taken(queue)
         _show(session.out, queue, batch)
@@ -70,7 +70,7 @@ def take(
 
 
 def _show(out: Output, queue: SyncQueue, batch: Batch) -> None:
-    """Print what was taken, each message handed on at once; the rest is given back."""
+    """Print taken messages, each flushed at once; messages that cannot be printed are released."""
     now_ms, shown = RealClock().now_ms(), 0
     try:
         for message in batch:

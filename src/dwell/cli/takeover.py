@@ -1,4 +1,4 @@
-"""``dwell takeover``: what waits elsewhere moves into the store."""
+"""``dwell takeover``: moves the delayed messages of another system into the store."""
 
 from typing import Annotated, Any
 

@@ -24,7 +24,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def body_text(body: bytes, *, lines: bool = False) -> str:
-    """Return a body as people read it; what is not UTF-8 is marked as base64."""
+    """Return a body as people read it; a body that is not UTF-8 is marked as base64."""
     fields = body_fields(body)
     if "body" in fields:
         return printable(fields["body"], lines=lines)

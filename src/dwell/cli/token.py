@@ -125,7 +125,7 @@ def _appended(file: Path, entry: Entry, text: str) -> str:
     """Return the text of a token file with an entry more."""
     if text and entry.name in Tokens.load(file).names:
         raise InvalidInput(f"token: {file} has one named {entry.name} already")
-    # A file whose last line has no end is no reason to spoil both.
+    # The last line of the file may lack a newline.
     return f"{text}\n{_toml(entry)}" if text else _toml(entry)
 
 
@@ -165,7 +165,7 @@ def _toml(entry: Entry) -> str:
 
 
 def _quota(words: list[str]) -> Quota:
-    """Return what ``NAME=NUMBER`` say; raises InvalidInput."""
+    """Return the quota of ``NAME=NUMBER`` texts; raises InvalidInput."""
     given = dict(word.partition("=")[::2] for word in words)
     try:
         return msgspec.convert(given, Quota, strict=False)

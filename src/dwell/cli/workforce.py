@@ -11,7 +11,7 @@ from types import FrameType
 from dwell.errors import InvalidInput, InvalidUrl
 
 _PROGRAM = (sys.executable, "-c", "from dwell.cli import main; main()")
-#: How soon a process that has ended is started again, and how often they are looked at, seconds.
+#: Seconds until a process that has ended is started again, and between two checks.
 _AGAIN_S, _LOOK_S = 1.0, 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -66,7 +66,7 @@ def _run_reloaded(commands: Sequence[Sequence[str]]) -> None:
 
 
 class _Stopping:
-    """Whether a signal has come, as watchfiles asks for it."""
+    """Tells watchfiles whether a signal has come."""
 
     def __init__(self) -> None:
         self._is_set = False

@@ -38,7 +38,7 @@ class Cleared(msgspec.Struct):
 
 
 class Bulk(msgspec.Struct):
-    """How many messages matched and had which result, and where there may be more."""
+    """How many messages matched and had which result, and the cursor of further messages."""
 
     matched: int
     results: dict[str, int]
@@ -82,7 +82,7 @@ class Load(msgspec.Struct):
 
 
 class Oldest(msgspec.Struct):
-    """Since when the longest waiting message of each topic has been due, and where to go on."""
+    """The due of the longest waiting message of each topic, and where to go on."""
 
     topics: dict[str, int]
     next: str | None = None
@@ -104,7 +104,7 @@ class StatsAnswer(msgspec.Struct):
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Raise StoreError for an answer that does not hold together: that is nobody's bad input."""
+    """Raise StoreError for an inconsistent answer: the caller's input is not at fault."""
     try:
         yield
     except (DwellError, LookupError, ValueError, TypeError, ArithmeticError) as error:
@@ -114,7 +114,7 @@ def reading() -> Iterator[None]:
 
 
 def decoded(data: bytes, kind: type[Any]) -> Any:
-    """Return an answer in MessagePack as what it should be; raises StoreError."""
+    """Return an answer in MessagePack as a value of its type; raises StoreError."""
     with reading():
         return msgspec.msgpack.decode(data, type=kind)
 

@@ -1,4 +1,4 @@
-"""The connection: requests to one server, with time-outs, and repeated where that is safe."""
+"""The connection: requests to one server, with timeouts, repeated where that is safe."""
 
 import asyncio
 import io
@@ -231,7 +231,7 @@ class Connection:
         return self._read(answer.status, answer.headers.get("retry-after", ""), body)
 
     def _read(self, status: int, after: str, body: bytes) -> bytes | _Failure:
-        """Return the body of a good answer, or why one may be asked for again; raises the rest."""
+        """Return the body of a good answer, or why to repeat the request; raises other errors."""
         if status == 200:
             return body
         problem = error_of(status, body)
@@ -276,7 +276,7 @@ def _check_options(token: str | None, timeout_s: float, connections: int, retrie
 def _context(ca: str | None, own: Certificate | None) -> ssl.SSLContext:
     """Return a context that trusts the certificates of a file, or the system's.
 
-    It has a certificate of its own, if there is one. Raises InvalidInput.
+    It has a client certificate if one is given. Raises InvalidInput.
     """
     try:
         made = ssl.create_default_context(cafile=ca)
@@ -285,7 +285,7 @@ def _context(ca: str | None, own: Certificate | None) -> ssl.SSLContext:
     if own is None:
         return made
     try:
-        # A password would be asked for at the terminal, where often nobody is.
+        # OpenSSL would ask for a password at the terminal, where often nobody is.
         made.load_cert_chain(own.cert, own.key, password="")
     except (OSError, ssl.SSLError, ValueError) as error:
         told = getattr(error, "strerror", None) or error
@@ -297,7 +297,7 @@ def _context(ca: str | None, own: Certificate | None) -> ssl.SSLContext:
 def socket_path(url: str) -> str | None:
     """Return the path of a socket in the file system; None for other addresses.
 
-    It stands as it is, or, as some write it, quoted where others have the host.
+    The path follows the scheme as it is, or percent-encoded in place of the host.
     """
     if not url.lower().startswith(_UNIX):
         return None

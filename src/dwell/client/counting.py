@@ -51,7 +51,7 @@ class Counting(RemoteStore):
         return topics
 
     async def _pages(self, path: str, kind: type[Page]) -> AsyncIterator[Page]:
-        """Yield the answers to a request whose topics may be too many for one."""
+        """Yield the answers to a request whose topics may need several answers."""
         page: Page = await self._get(path, kind)
         yield page
         while page.next is not None:
@@ -59,7 +59,7 @@ class Counting(RemoteStore):
             yield page
 
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
-        """Return who has messages under lease, of what the token may see."""
+        """Return the lease owners and counts, of the topics that the token may read."""
         if not prefixes:
             return []
         only = "" if "" in prefixes else f"&prefixes={quote(','.join(prefixes))}"

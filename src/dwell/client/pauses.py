@@ -6,23 +6,23 @@ import time
 #: The first pause.
 FIRST_S = 0.05
 _LONGEST_S = 2.0
-#: How soon to knock again where nobody listens: that costs little, and a server that was killed is
-#: back soon. Then after a part of the time that it has been away.
+#: The first pause if nothing listens: a try is cheap, and a killed server is back soon. Later
+#: pauses are a part of the time that the server has been away.
 _KNOCK_S = 0.03
 _KNOCK_PART = 0.1
 
 
 class Pauses:
-    """The pauses of a request that may be repeated so often.
+    """The pauses of a request, up to a number of repeats.
 
-    Where nothing listens, what is tried in the middle of a pause does not count.
+    If nothing listens, tries in the middle of a pause do not count.
     """
 
     def __init__(self, retries: int) -> None:
         self._left = retries
         self._pause_s = FIRST_S
         self._began_s = self._ends_s = time.monotonic()
-        #: Whether what was tried last was in the middle of a pause.
+        #: Whether the last try was in the middle of a pause.
         self._is_knock = False
 
     def next_s(self, *, is_refused: bool, after_s: float = 0.0) -> float | None:

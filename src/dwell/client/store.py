@@ -82,7 +82,7 @@ _CODES = {str(result): int(result) for result in Result}
 
 #: The environment variable of the token.
 TOKEN_NAME = "DWELL_TOKEN"
-#: How long to wait for the answer of a take that was cancelled, to give back what it took.
+#: How long to wait for the answer of a cancelled take, in order to release its messages.
 _GRACE_S = 5.0
 
 #: How long a server may take beyond the usual to read all of its store.
@@ -175,7 +175,7 @@ class HttpStore(Counting):
         return (await self._take(_TAKE, ask, wait_ms)).messages
 
     async def _take(self, path: str, ask: dict[str, Any], wait_ms: int = 0) -> Page:
-        """Take; what a call that was cancelled takes all the same is given back."""
+        """Take; messages that a cancelled call still takes are released."""
         task = whole(self._ask_to_take(path, ask, wait_ms))
         try:
             return await asyncio.shield(task)
@@ -223,7 +223,7 @@ class HttpStore(Counting):
                 await self.release(batch.receipts, 0, None, counted=False)
 
     async def _end(self, poll: str) -> None:
-        """End the wait of a take, also of one whose request is still on its way."""
+        """End the wait of a take, even if its request has not arrived yet."""
         with contextlib.suppress(DwellError):
             while not (await self._post(f"/v1/polls/{poll}/end", {}, Ended, is_safe=True)).ended:
                 await asyncio.sleep(_AGAIN_S)
@@ -268,7 +268,7 @@ class HttpStore(Counting):
         return (await self._look(f"{_topic(topic)}/peek?limit={limit}")).messages
 
     async def held(self, owner: str) -> Batch:
-        """Return again what an owner holds."""
+        """Return the messages that an owner holds again."""
         page = await self.held_page(owner, None, MAX_BATCH_MESSAGES)
         held = [page.messages]
         while page.cursor is not None:
@@ -278,7 +278,7 @@ class HttpStore(Counting):
         return found.picked(np.lexsort((found.numbers, found.due_ms)).tolist())
 
     async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
-        """Return some of what an owner holds, as much as the server puts into one answer."""
+        """Return some of the messages that an owner holds, as many as one answer has."""
         path = f"/v1/held?owner={quote(owner, safe='')}"
         page = await self._look(path if cursor is None else f"{path}&cursor={cursor}")
         self._learn(page.messages)
@@ -320,7 +320,7 @@ class HttpStore(Counting):
         return results_of(answer.results, len(how.receipts) // 16)
 
     async def taken_from(self, receipts: U64) -> list[str | None]:
-        """Return the topic of the message of each receipt, or None where that is no longer good."""
+        """Return the topic of the message of each receipt, or None for a stale receipt."""
         ask = {"receipts": receipts_to_text(receipts)}
         found: Taken = await self._post("/v1/taken", ask, Taken, is_safe=True)
         if len(found.each) != len(receipts):
@@ -337,7 +337,7 @@ class HttpStore(Counting):
         return await self._by_id(topic, "kick", ask, versions)
 
     async def cancel(self, topic: str, ids: Sequence[bytes], versions: U64 | None = None) -> U8:
-        """Forget messages that nobody has taken."""
+        """Delete messages that nobody has taken."""
         return await self._by_id(topic, "cancel", {"ids": _texts(ids)}, versions)
 
     async def clear(self, topic: str) -> int:
@@ -489,7 +489,7 @@ class HttpStore(Counting):
         return found
 
     async def settings(self, topic: str) -> TopicSettings:
-        """Return what holds for a topic."""
+        """Return the settings of a topic."""
         found: TopicSettings = await self._get(f"{_topic(topic)}/settings", TopicSettings)
         return found
 
@@ -546,12 +546,12 @@ class HttpStore(Counting):
         return decoded(data, kind)
 
     def _call_number(self) -> int:
-        """Return a number for a new request, 0 if the server could not tell a repeat by it."""
+        """Return a number for a new request, 0 if the server does not recognize repeats."""
         return self._draw.randrange(1, MOST_FIRST) if self._knows_repeats else 0
 
 
 def _words_of(which: Selection) -> dict[str, Any]:
-    """Return what is said of messages, but for their states."""
+    """Return the conditions of a selection as request fields, without the states."""
     said = msgspec.structs.asdict(which)
     return {n: v for n, v in said.items() if n != "states" and v != getattr(ALL, n)}
 

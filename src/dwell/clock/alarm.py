@@ -6,14 +6,14 @@ from dwell.clock.clock import Clock
 
 
 class Alarm:
-    """Sleeps by a clock until the time is over or until it is rung, whichever comes first."""
+    """Sleeps by a clock until a delay has passed or until it is rung, whichever comes first."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """End the sleep, or the next one when nobody sleeps now."""
+        """End the sleep, or the next sleep if none is running."""
         self._rung.set()
 
     async def sleep(self, delay_ms: float | None) -> None:

@@ -19,7 +19,7 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-# Where a system has a clock that goes on while the machine is suspended, it is this one.
+# A clock that continues while the machine is suspended, if the system has it.
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -39,7 +39,7 @@ class Clock(Protocol):
         """Return the wall clock, in milliseconds since the epoch."""
 
     def least_ms(self) -> int:
-        """Return what the wall clock shows at least, where it can be known only so well."""
+        """Return the least time that the wall clock may show, for a clock known only roughly."""
 
     def monotonic_ms(self) -> int:
         """Return a time in milliseconds that no step of the wall clock moves."""
@@ -82,7 +82,7 @@ class SimulatedClock:
         return self._now_ms
 
     def least_ms(self) -> int:
-        """Return the simulated time: nobody doubts it."""
+        """Return the simulated time, which is exact."""
         return self._now_ms
 
     def monotonic_ms(self) -> int:
@@ -102,7 +102,7 @@ class SimulatedClock:
         return future
 
     def advance(self, delta_ms: int) -> None:
-        """Move the clock by ``delta_ms`` (back when negative) and wake who has slept enough."""
+        """Move the clock by ``delta_ms`` (back if negative) and wake sleepers that are due."""
         with self._lock:
             self._now_ms += delta_ms
         self._wake()
@@ -112,7 +112,7 @@ class SimulatedClock:
             if future.get_loop() is _running_loop():
                 _end(future)
             else:
-                # A loop that was closed has nobody left to wake.
+                # A loop that was closed has no sleepers left.
                 with contextlib.suppress(RuntimeError):
                     future.get_loop().call_soon_threadsafe(_end, future)
 

@@ -39,7 +39,7 @@ class ServerClock(RealClock):
         return math.floor(elapsed_s() * 1000 + self._least_ahead_ms - drift_ms)
 
     def hear(self, server_ms: int, asked_at: float) -> None:
-        """Learn what time the server had at some moment since the question (by elapsed_s)."""
+        """Learn the server's time at some moment since the request (by elapsed_s)."""
         now = elapsed_s()
         took_s = now - asked_at
         unsure_s = self._unsure_s + (now - self._heard_at) * _DRIFT

@@ -1,8 +1,8 @@
-"""The columns of a batch: what :mod:`dwell.given.values` does for one value, for many at once.
+"""The columns of a batch: the checks of :mod:`dwell.given.values` for many values at once.
 
 A value may be given once for all messages or as a sequence or array of the batch's length. Arrays
-of whole numbers are checked by NumPy; nothing here makes a Python object a message beyond what the
-caller gave, unless what the caller gave has to be converted.
+of whole numbers are checked by NumPy. No Python object is made for each message, unless the
+caller's values have to be converted.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ _MAX_NUMBER = 2**63 - 1
 def sized(
     given: object, field: str, error: type[InvalidInput], allowed: str = "a sequence"
 ) -> Sequence[Any]:
-    """Return what is a sequence of values as one; text and bytes are single values."""
+    """Return a value if it is a sequence of values; text and bytes are single values."""
     if isinstance(given, list | tuple | Blobs):
         return given
     is_single = isinstance(given, str | bytes | bytearray | memoryview | Mapping)
@@ -110,7 +110,7 @@ def check_size(size_bytes: int) -> None:
 
 
 def own_ids(given: object, size: int) -> Sequence[bytes] | None:
-    """Return the caller's ids as UTF-8, or None where the queue is to make them."""
+    """Return the caller's ids as UTF-8, or None if the queue is to make them."""
     if given is None:
         return None
     many = sized(given, "ids", InvalidId)
@@ -194,7 +194,7 @@ def _is_many(given: object) -> bool:
 
 @lru_cache(maxsize=256)
 def _uniform(value: int, size: int, dtype: type[np.generic]) -> np.ndarray:
-    """Return one value ``size`` times; the same array each time, so nobody may write to it."""
+    """Return one value ``size`` times; the array is shared by all calls, so it is read-only."""
     column = np.full(size, value, dtype=dtype)
     column.flags.writeable = False
     return column
@@ -203,7 +203,7 @@ def _uniform(value: int, size: int, dtype: type[np.generic]) -> np.ndarray:
 def _column(
     given: object, size: int, field: str, error: type[InvalidInput], one: One, low: int, high: int
 ) -> I64:
-    """Return one value for all, or many, as a column; ``one`` says what is wrong with an item."""
+    """Return one value for all, or many, as a column; ``one`` checks and converts an item."""
     if not _is_many(given):
         return np.full(size, one(given, field), dtype=np.int64)
     many: Any = given if isinstance(given, list | tuple) else np.asarray(given)
@@ -216,13 +216,13 @@ def _column(
     try:
         items = [one(value, field) for value in many]
     except InvalidInput:
-        # Names are made only where they are said.
+        # The names of items are made only for an error.
         items = [one(value, f"{field}[{at}]") for at, value in enumerate(many)]
     return np.array(items, dtype=np.int64)
 
 
 def _whole(many: Any, low: int, high: int) -> I64 | None:
-    """Return whole numbers that are all in range as a column of its own, else None."""
+    """Return whole numbers that are all in range as a new column, else None."""
     if not isinstance(many, np.ndarray):
         if set(map(type, many)) != {int}:
             return None
@@ -300,7 +300,7 @@ def dues(
     now_ms: int,
     levels_ms: Sequence[int] = (),
 ) -> I64:
-    """Return when each message falls due; at most one of the three ways may be given."""
+    """Return when each message falls due; at most one of the three arguments may be given."""
     one_of(delay=delay, due=due, delay_level=delay_level)
     if due is not None:
         return _due_points(due, size, now_ms)
@@ -335,20 +335,20 @@ def expiries(expires: object, ttl: object, due_ms: I64, now_ms: int) -> I64:
 
 
 def counted(due: object, ttl: object, size: int) -> U8:
-    """Return what of each message is counted from now: a due that is not given, and a ttl."""
+    """Return the values of each message that are counted from now: a missing due, and a ttl."""
     no_due, has_ttl = _are_none(due, size), ~_are_none(ttl, size)
     return no_due * np.uint8(DUE_COUNTED) | has_ttl * np.uint8(EXPIRY_COUNTED)
 
 
 def _are_none(given: object, size: int) -> np.ndarray:
-    """Tell of each message whether nothing is said of it."""
+    """Tell for each message whether no value is given."""
     if isinstance(given, list | tuple):
         return np.array([one is None for one in given], dtype=bool)
     return _uniform(given is None, size, np.bool_)
 
 
 def check_ttl(over: bool) -> None:
-    """Refuse a ttl that is over before its message falls due: nobody could ever take it."""
+    """Refuse a ttl that ends before its message falls due, as the message could not be taken."""
     if over:
         raise InvalidTime("ttl: ends before the message falls due, expected more than the delay")
 
@@ -370,7 +370,7 @@ def _due_points(given: object, size: int, now_ms: int) -> I64:
 
 
 def _check_seconds(given: Any, column: I64, now_ms: int, field: str, one: One) -> None:
-    """Have what look like seconds looked at one by one, in a column that was read as a whole."""
+    """Check values that look like seconds one by one, in a column that was converted as a whole."""
     seconds = values.SECONDS
     if not len(column) or not column.min() < seconds.stop < now_ms:
         return
@@ -411,7 +411,7 @@ def _seconds(given: object, size: int) -> F64 | None:
     """Return an array of seconds that are all in range, else None; NaN is in no range."""
     if not isinstance(given, np.ndarray) or given.dtype.kind not in "iuf" or given.shape != (size,):
         return None
-    # A narrow type has no room for what they are in milliseconds.
+    # A narrow type may be too small for the milliseconds.
     seconds = given.astype(np.float64)
     return seconds if np.all((seconds >= 0) & (seconds <= MAX_DELAY_MS / 1000)) else None
 
@@ -450,7 +450,7 @@ def _each(given: Any, size: int, field: str, error: type[InvalidInput]) -> Seque
 
 
 def errors(given: object, size: int) -> str | Sequence[str | None] | None:
-    """Return one error for all messages, or one for each, cut to what is kept."""
+    """Return one error for all messages, or one for each, cut to the kept length."""
     if not _is_many(given):
         return values.error_text(given)
     each = _each(given, size, "error", InvalidInput)

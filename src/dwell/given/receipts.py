@@ -42,7 +42,7 @@ def _receipts_of(many: Sequence[Any]) -> U64:
 def given_receipts(what: object) -> U64:
     """Return the receipts of a batch, or of a sequence of messages and texts; shape (n, 2).
 
-    An array that is what a batch's ``receipts`` are is taken as it is.
+    An array like a batch's ``receipts`` is returned unchanged.
     """
     if isinstance(what, Batch):
         found = _batch_receipts(what)

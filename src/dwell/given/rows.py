@@ -1,4 +1,4 @@
-"""Rows: what a put is told of one message, checked value by value."""
+"""Rows: the arguments of a put for one message, checked value by value."""
 
 from collections.abc import Callable, Mapping, Sequence
 

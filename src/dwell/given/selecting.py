@@ -1,4 +1,4 @@
-"""Selections that callers give, checked; and what is done to the messages that they choose."""
+"""Checks the selections of callers, and the changes of the selected messages."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -79,7 +79,7 @@ def _checked(given: Selection, unit: str) -> Selection:
 
 
 def _moment_ms(value: object, field: str) -> int:
-    # Not only what a put may say is compared with, but any due that a message may come to have.
+    # The limit covers any due that a message may get later, not only the dues of a put.
     return values.due_ms(value, _LATEST_MS - MAX_DELAY_MS, field)
 
 

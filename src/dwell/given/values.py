@@ -99,14 +99,14 @@ _repr.maxstring = _repr.maxother = 60
 
 
 def refusal(error: type[InvalidInput], field: str, value: object, allowed: str) -> InvalidInput:
-    """Return the error that says which field was refused, what came and what is allowed."""
+    """Return the error that names the field, the value and the allowed values."""
     if isinstance(value, Millis):
         value = f"{value.ms}ms"
     return error(f"{field}: got {type(value).__name__} {shown(value)}, expected {allowed}")
 
 
 def shown(value: object) -> str:
-    """Return the beginning of what came, as Python writes it."""
+    """Return the beginning of a value's repr."""
     try:
         return _repr.repr(value)
     except ValueError:
@@ -131,7 +131,7 @@ def _is_topic(text: str) -> bool:
 
 
 def topic(value: object, field: str = "topic") -> str:
-    """Return a topic's name as it is; raises InvalidTopic."""
+    """Return a topic's name unchanged; raises InvalidTopic."""
     if isinstance(value, str) and len(value) <= MAX_TOPIC_CHARS and _is_topic(value):
         return value
     allowed = f"1-{MAX_TOPIC_CHARS} characters of A-Z a-z 0-9 . _ : -, and not . or .."
@@ -176,7 +176,7 @@ def own_id(value: object, field: str = "id") -> bytes:
 
 
 def owner(value: object) -> str:
-    """Return an owner's name; it may be empty, for nobody in particular."""
+    """Return an owner's name; it may be empty, for no owner in particular."""
     if isinstance(value, str) and (not value or _utf8(value, MAX_ID_BYTES) is not None):
         return str(value)
     raise refusal(InvalidId, "owner", value, f"text of at most {MAX_ID_BYTES} bytes of UTF-8")
@@ -208,7 +208,7 @@ def headers(value: object, field: str = "headers") -> dict[str, str] | None:
 
 
 def body(value: object, field: str = "body") -> bytes:
-    """Return a body as bytes: text as UTF-8, what is neither text nor bytes as JSON."""
+    """Return a body as bytes: text as UTF-8, other values as JSON."""
     data = value if type(value) is bytes else _encoded(value, field)
     if len(data) > MAX_BODY_BYTES:
         raise InvalidBody(f"{field}: got {len(data)} bytes, expected at most {MAX_BODY_BYTES}")
@@ -230,7 +230,7 @@ def _encoded(value: object, field: str) -> bytes:
 
 
 def _is_finite(value: object) -> bool:
-    """Tell whether all numbers in what JSON can say are finite."""
+    """Tell whether all numbers in a value of JSON are finite."""
     todo = [msgspec.to_builtins(value)]
     while todo:
         one = todo.pop()
@@ -245,7 +245,7 @@ def _is_finite(value: object) -> bool:
 
 
 def error_text(value: object, field: str = "error") -> str | None:
-    """Return why something failed, cut to what is kept; None where nothing was said."""
+    """Return why something failed, cut to the kept length; None for None."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -256,14 +256,14 @@ def error_text(value: object, field: str = "error") -> str | None:
 
 
 def flag(value: object, field: str) -> bool:
-    """Return whether something is to be; raises InvalidInput for what is not True or False."""
+    """Return a flag; raises InvalidInput for a value other than True or False."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise refusal(InvalidInput, field, value, "True or False")
 
 
 def where(value: object) -> str:
-    """Return a predicate as it is; whether it can be evaluated is not looked at here."""
+    """Return a predicate unchanged; this does not check whether it can be evaluated."""
     if isinstance(value, str) and 0 < len(value) <= MAX_QUERY_CHARS:
         return value
     allowed = f"an expression of JMESPath of 1-{MAX_QUERY_CHARS} characters"
@@ -296,7 +296,7 @@ def delay_ms(value: object, field: str = "delay", most_ms: int = MAX_DELAY_MS) -
     """
     ms: int | None = None
     if isinstance(value, str):
-        # Texts are remembered, so a long one may not even be looked at.
+        # The parser caches texts, so a long one is not parsed.
         ms = _span_ms(value) if len(value) <= _MAX_SPAN_CHARS else None
     elif isinstance(value, Millis):
         ms = value.ms
@@ -375,7 +375,7 @@ def lease_ms(value: object, field: str = "lease") -> int:
 def whole(
     value: object, low: int, high: int, field: str, error: type[InvalidInput], what: str
 ) -> int:
-    """Return a whole number within bounds; raises an error that says what it should be."""
+    """Return a whole number within bounds; raises an error that names the expected value."""
     if (type(value) is int or is_whole(value)) and low <= value <= high:
         return int(value)
     raise refusal(error, field, value, f"{what} from {low} to {high}")
@@ -410,7 +410,7 @@ def position(value: object, field: str = "position") -> int:
 
 
 def conflict(value: object) -> str:
-    """Return what a put does on an id that exists; raises InvalidInput."""
+    """Return what a put does if the id exists; raises InvalidInput."""
     if isinstance(value, str) and value in CONFLICTS:
         return str(value)
     raise refusal(InvalidInput, "on_conflict", value, "keep, replace or error")
@@ -428,11 +428,11 @@ def state(value: object) -> State:
     return found
 
 
-# --- what is looked at ------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------
 
 
 def cursor(value: object) -> Cursor | None:
-    """Return where a scan stopped, or None for its beginning; raises InvalidLimit."""
+    """Return the cursor of a scan, or None for its beginning; raises InvalidLimit."""
     if value is None:
         return None
     if not isinstance(value, Cursor):
@@ -462,7 +462,7 @@ def wanted(value: object) -> Wanted:
 
 # --- topic settings ---------------------------------------------------------------------------
 
-#: The whole numbers that each setting allows; of a list, what each of its items allows.
+#: The whole numbers that each setting allows; for a list, the limits of each item.
 _SETTING_RANGES = {
     "lease_ms": (1, MAX_LEASE_MS),
     "max_attempts": (1, MAX_ATTEMPTS),

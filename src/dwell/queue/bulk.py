@@ -1,4 +1,4 @@
-"""Batches: made of what callers give, joined with others of the same turn, and cut again."""
+"""Batches: made from the arguments of callers, joined with others of the same turn, and split."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
@@ -43,8 +43,8 @@ def puts_of(
 ) -> Puts:
     """Return the columns of one put, as :meth:`dwell.Queue.put_many` takes them.
 
-    ``levels_ms`` are the topic's delay levels. Raises InvalidInput for the first value that no
-    store may be given.
+    ``levels_ms`` are the topic's delay levels. Raises InvalidInput for the first value that is not
+    valid.
     """
     many = columns.bodies(bodies)
     size = len(many)
@@ -113,7 +113,7 @@ async def put_rows(
 async def put_joined(
     store: Store, key: PutKey, many: Sequence[Puts], calls: U64 | None = None
 ) -> list[PutAnswer]:
-    """Put what several callers gave as one; raises Partly when some of it was refused."""
+    """Put the columns of several callers as one; raises Partly if some of it was refused."""
     _, on_conflict, _ = key
     puts = many[0] if len(many) == 1 else joined_puts(many)
     puts.calls = calls
@@ -130,7 +130,7 @@ async def put_joined(
 async def _rest_put(
     store: Store, puts: Puts, partly: PartlyPut, on_conflict: str
 ) -> PutAnswer | DwellError | None:
-    """Put again what was refused for somebody else's messages; None for all of a put."""
+    """Put again the messages that were refused because of others; None if all were refused."""
     if not partly.refused.any():
         return partly.answer
     if partly.is_unsure:

@@ -1,4 +1,4 @@
-"""The request that is being answered: it numbers what is asked of the store for it."""
+"""The request that is being answered, which numbers its calls of the store."""
 
 import asyncio
 from contextvars import ContextVar
@@ -11,7 +11,7 @@ from dwell.message import U64
 
 
 class Calling:
-    """The numbers of one request's messages, handed out one after another.
+    """The numbers of one request's messages, assigned one after another.
 
     ``first`` is the number that came with the request. The handler of a repeat must ask for
     the same numbers in the same order, also for messages that the first request has changed.
@@ -63,6 +63,6 @@ def calling_now() -> Calling | None:
 
 
 def numbered(count: int) -> dict[str, U64]:
-    """Return what a verb of the store is told of its messages: their numbers, if they have any."""
+    """Return the arguments of a store verb for call numbers; empty without a request."""
     calling = calling_now()
     return {} if calling is None else {"calls": np.atleast_1d(np.uint64(calling.numbers(count)))}

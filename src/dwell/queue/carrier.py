@@ -12,7 +12,7 @@ from dwell.store.base import Store
 
 
 class Carrier(Protocol):
-    """Verbs of :class:`dwell.Queue`; it says what their words are."""
+    """Verbs of :class:`dwell.Queue`, which documents their arguments."""
 
     @property
     def clock(self) -> Clock:
@@ -52,7 +52,7 @@ class Carrier(Protocol):
 
     @property
     def cancel(self) -> Callable[[str, str], Awaitable[Result]]:
-        """Forget a message that nobody has taken."""
+        """Delete a message that nobody has taken."""
 
     @property
     def get(self) -> Callable[[str, str], Awaitable[Message | None]]:

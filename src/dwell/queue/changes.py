@@ -29,9 +29,9 @@ from dwell.queue.matcher import Matcher
 from dwell.queue.search import BEGINNING, find
 from dwell.store.base import Store
 
-#: How often messages are looked at again that others change all the time.
+#: How often messages are read again that others change all the time.
 _MOST_LOOKS = 10
-#: How many messages are changed before others go on, and how many are read again together.
+#: How many messages are changed before other tasks run, and how many are read again together.
 _AT_ONCE = 4_000
 _READ_AT_ONCE = 100
 
@@ -39,7 +39,7 @@ _READ_AT_ONCE = 100
 class Seen(NamedTuple):
     """The facts about matching messages that a verb needs; bodies may be large and are left out.
 
-    The collector of garbage goes through all of a list each time, and passes by such a tuple.
+    The garbage collector walks through a list each time, but skips such a tuple.
     """
 
     ids: tuple[bytes, ...]
@@ -73,7 +73,7 @@ class Change(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a search stopped that goes state by state."""
+    """The position where a search through the states has stopped."""
 
     state: State
     cursor: Cursor
@@ -124,7 +124,7 @@ def move(due_ms: int) -> Change:
 def shift(shift_ms: int) -> Change:
     """Return the change that shifts each due by ``shift_ms``, which may be negative.
 
-    None is due before 1970, or later than MAX_DELAY_MS from now.
+    Dues stay between 1970 and MAX_DELAY_MS from now.
     """
 
     def apply(store: Store, topic: str, seen: Seen) -> Awaitable[U8]:
@@ -148,10 +148,10 @@ async def change(
 ) -> tuple[Changed, Place | None]:
     """Change at most ``limit`` messages that match, and return where more of them may be.
 
-    It looks at those from after ``start``. ``dry_run`` counts them, and changes nothing. One that
-    no longer matches when it is to be changed is ``unknown``, or ``leased`` if it was taken.
-    ``check`` is called when they are found and before each part is changed; an error that it raises
-    ends the change.
+    The search begins after ``start``. ``dry_run`` counts the messages, and changes nothing. A
+    message that no longer matches when it is to be changed is ``unknown``, or ``leased`` if it was
+    taken. ``check`` is called when the messages are found and before each part is changed; an error
+    that it raises ends the change.
     """
     states = matcher.selection.states or how.states
     parts, following = await _seen(store, topic, matcher, states, limit, start)
@@ -196,7 +196,7 @@ async def _apply(
 async def _match_still(
     store: Store, topic: str, matcher: Matcher, states: Sequence[State], ids: list[bytes]
 ) -> bool:
-    """Tell whether any of some messages matches as it is now."""
+    """Tell whether any of some messages still matches."""
     for at in range(0, len(ids), _READ_AT_ONCE):
         found = await store.get(topic, ids[at : at + _READ_AT_ONCE])
         there: list[Message] = [

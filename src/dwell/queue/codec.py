@@ -1,4 +1,4 @@
-"""Bodies as values of a type: Structs, dataclasses, models of Pydantic, and what JSON can say."""
+"""Bodies as values of a type: Structs, dataclasses, Pydantic models, and other types of JSON."""
 
 from collections.abc import Callable, Sequence
 from reprlib import repr as shortly
@@ -29,8 +29,8 @@ class Codec(Generic[T]):
     """Bodies of one type, in JSON.
 
     The type is a Struct of msgspec, a dataclass, or any other that msgspec knows (``dict[str,
-    int]``, a TypedDict); a model of Pydantic, and what has models or constraints of it inside
-    (``list[Model]``), is read by Pydantic. Raises InvalidBody for a type that JSON cannot say.
+    int]``, a TypedDict). Pydantic reads its models, and types that contain models or constraints of
+    Pydantic (``list[Model]``). Raises InvalidBody for a type that JSON cannot encode.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -40,18 +40,18 @@ class Codec(Generic[T]):
             self._name = str(getattr(kind, "__name__", kind))
             self._decode, self._encoders = _both_ways(kind)
         except Exception as error:
-            # A type may be such that making sense of it raises anything.
+            # Inspecting a type may raise any error.
             allowed = "a Struct, a dataclass, a model of Pydantic, or a type that JSON can say"
             raise values.refusal(InvalidBody, "kind", kind, f"{allowed}: {_text(error)}") from None
 
     def encode(self, value: T) -> bytes:
-        """Return a value as a body; raises InvalidBody for what would not be taken as it is."""
+        """Return a value as a body; raises InvalidBody if it would not be read back the same."""
         try:
             body = self._encoders[0](value)
             if self._decode(body) == value:
                 return body
         except Exception:
-            # Whether there is another way, and what to say, is found out below.
+            # The code below looks for another encoding, and for the reason.
             pass
         return self._written(value)
 
@@ -60,7 +60,7 @@ class Codec(Generic[T]):
         try:
             return cast(T, self._decode(body))
         except Exception as error:
-            # A type's own checks may raise what they like.
+            # A type's own checks may raise any error.
             raise self._refusal(_text(error)) from None
 
     def typed(self, message: Message) -> TypedMessage[T]:
@@ -89,7 +89,7 @@ class Codec(Generic[T]):
 
 
 def _both_ways(kind: Any) -> tuple[Callable[[bytes], Any], Sequence[Callable[[Any], bytes]]]:
-    """Return how bodies of a type are read and written; raises anything for what cannot be."""
+    """Return how bodies of a type are read and written; raises any error if they cannot be."""
     if any(map(kinds.is_of_pydantic, kinds.within(kind))):
         return models(kind)
     decode = msgspec.json.Decoder(kind).decode
@@ -99,12 +99,12 @@ def _both_ways(kind: Any) -> tuple[Callable[[bytes], Any], Sequence[Callable[[An
 
 
 def _text(error: Exception) -> str:
-    """Return what an exception says, or its class where it cannot be had, cut to what is kept.
+    """Return the text of an exception, or its class without one, cut to the kept length.
 
-    A message whose refusal cannot be told would come back for ever.
+    A message whose refusal had no text would come back for ever.
     """
     try:
-        # A text of a class of its own may do anything when it is used, and a plain one does not.
+        # An instance of a subclass of str may do anything when it is used; a plain str does not.
         return str.__str__(str(error))[:MAX_ERROR_CHARS] or type(error).__name__
     except Exception:
         return cast(str, _NAME(type(error)))

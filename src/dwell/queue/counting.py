@@ -1,4 +1,4 @@
-"""The verbs that count: what will fall due when, what waits, and who holds what."""
+"""The verbs that count: coming deadlines, waiting messages, and leases by owner."""
 
 from collections.abc import Sequence
 

@@ -21,7 +21,7 @@ A = TypeVar("A")
 P = TypeVar("P")
 
 
-# --- rounds: what is asked together -----------------------------------------------------------
+# --- rounds: requests that are made together --------------------------------------------------
 
 
 class _Round(Turn, Generic[P]):
@@ -80,16 +80,16 @@ class Rounds(Generic[K, P]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is under way."""
+        """Whether a round is running or gathering."""
         return bool(self._tasks)
 
     async def settled(self) -> None:
-        """Return when nothing is under way."""
+        """Return when no round is running or gathering."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def _start(self, key: K) -> _Round[P]:
-        """Begin a round, which is complete when all who run in this turn of the loop have run."""
+        """Begin a round, which gathers at least for the current turn of the event loop."""
         gathered = self._gathering[key] = _Round()
         task = whole(self._run(key, gathered))
         self._tasks.add(task)
@@ -126,18 +126,18 @@ class Partly(Exception):
         self.answers = answers
 
 
-#: An item, where its answer will be, and how many messages it has, with their call numbers: an int
-#: for one message, or 0 where they have none.
+#: An item, the future of its answer, and how many messages it has, with their call numbers: an int
+#: for one message, or 0 without numbers.
 _Part: TypeAlias = tuple[I, asyncio.Future[A], int, int | U64]
 
 
 class Gatherer(Generic[K, I, A]):
     """Collects the calls of one verb by key and runs each key's round as one batch.
 
-    ``run(key, items)`` answers one value an item, or an error for its caller. Where messages have
-    call numbers it is also given ``calls``, an array with one for each message. Errors of the
-    classes ``alone`` belong to one caller: the batch changed nothing, and is run again in halves,
-    until who it belongs to is alone. Any other error is everybody's.
+    ``run(key, items)`` returns one value an item, or an error for its caller. If messages have call
+    numbers, it also gets ``calls``, an array with one for each message. Errors of the classes
+    ``alone`` belong to one caller: the batch changed nothing, and is run again in halves, until
+    that caller is alone. Any other error is raised to every caller.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Gatherer(Generic[K, I, A]):
 
 
 def _joined(counts: Sequence[int], calls: Sequence[int | U64]) -> dict[str, U64]:
-    """Return what a batch is told of call numbers: nothing if no message has one."""
+    """Return the call numbers as arguments of a batch: empty if no message has a number."""
     if all(isinstance(own, int) for own in calls):
         return {"calls": np.repeat(np.array(calls, np.uint64), counts)} if any(calls) else {}
     each = zip(counts, calls, strict=True)
@@ -242,7 +242,7 @@ def _copy_of(error: Exception) -> Exception:
     try:
         own = copy.copy(error).with_traceback(error.__traceback__)
     except Exception:
-        # Not every class of errors can be made from its arguments, and nobody may wait for ever.
+        # Not every error class can be copied from its arguments, and no caller may wait for ever.
         return error
     own.__cause__ = error.__cause__
     return own

@@ -18,7 +18,7 @@ _OF_JSON: tuple[Any, ...] = (None, True, 0, 0.5, "", [], {})
 
 
 def within(kind: Any) -> Iterator[Any]:
-    """Yield a type and all that it is made of: arguments, fields, and what annotates them."""
+    """Yield a type and all of its parts: arguments, fields, and annotations."""
     seen: dict[int, Any] = {}
     waiting = [kind]
     while waiting:
@@ -82,12 +82,12 @@ def unsayable(kind: Any) -> Any:
 
 
 def _is_of_json(cls: type[Any]) -> bool:
-    """Tell whether what JSON says can belong to a class, as all does to ``object``."""
+    """Tell whether a value of JSON can be an instance of a class, as all are of ``object``."""
     return any(isinstance(one, cls) for one in _OF_JSON)
 
 
 def _no_keys() -> tuple[type[Any], ...]:
-    """Return what a key of an object in JSON, which is text, cannot be read as."""
+    """Return the types that a key of a JSON object, which is text, cannot be read as."""
     from msgspec import inspect
 
     plain = (inspect.BoolType, inspect.NoneType, inspect.RawType, inspect.CollectionType)
@@ -95,7 +95,7 @@ def _no_keys() -> tuple[type[Any], ...]:
 
 
 def _nodes(root: Any) -> Iterator[Any]:
-    """Yield each part of what msgspec tells of a type, which may lead back to itself."""
+    """Yield each part of msgspec's description of a type, which may be recursive."""
     import msgspec
 
     seen: dict[int, Any] = {}

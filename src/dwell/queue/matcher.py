@@ -44,7 +44,7 @@ class Matcher:
             self._query = None
             return
         try:
-            # Imported here, as who asks for nothing by its body does not need the extra.
+            # Imported here, as selections without ``where`` do not need the extra.
             from dwell.queue.query import Query
         except ModuleNotFoundError as error:
             raise InvalidQuery(
@@ -57,19 +57,19 @@ class Matcher:
         """Whether it took as long, or as many steps, as it may."""
         if self._left < 0 or (self._query is not None and self._query.is_spent):
             return True
-        # It looks at one page at least, so that whoever goes on gets further.
+        # At least one page is read, so that a search that continues makes progress.
         now_s = asyncio.get_running_loop().time()
         return self._since_s is not None and now_s - self._since_s >= self._most_s
 
     def start(self, cursor: Cursor | None) -> Cursor | None:
-        """Return where to begin a scan that is to go on after a cursor: at the first due."""
+        """Return the cursor to scan from in order to continue one: the first possible due."""
         first = Cursor(self.selection.due_from_ms - 1, 2**63 - 1)
         if first.due_ms < 0 or (cursor is not None and cursor.due_ms >= first.due_ms):
             return cursor
         return first
 
     async def places(self, page: Batch) -> Looked:
-        """Return which messages of a page match; it looks at fewer than all where it is spent."""
+        """Return which messages of a page match, and how many were examined: fewer if spent."""
         if self._since_s is None:
             self._since_s = asyncio.get_running_loop().time()
         places, seen = self.selection.places(page), len(page)

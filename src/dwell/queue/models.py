@@ -1,4 +1,4 @@
-"""Types that only Pydantic knows, in JSON: models, what is made of them, and its constraints."""
+"""Types that only Pydantic knows, in JSON: models, types that contain them, and constraints."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ def models(kind: Any) -> Models:
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     if _is_never_read(adapter.core_schema):
         raise TypeError("a part of it is read from no JSON")
-    # Whether a value is of the type is found out by reading it again, so nobody is warned.
+    # Values are checked by reading them back, so warnings are not needed.
     dump = functools.partial(adapter.serializer.to_json, warnings=False)
     encoders = [functools.partial(dump, **form) for form in _forms(kind)]
     return Models(adapter.validator.validate_json, encoders)
@@ -76,7 +76,7 @@ def _is_never_read(schema: Any) -> bool:
     while waiting:
         one = waiting.pop()
         if one.get("type") == "definition-ref":
-            # A type may be made of itself, so that each is looked at once.
+            # A type may be recursive, so each is examined once.
             waiting += [named.pop(one["schema_ref"], {})]
         elif one.get("type") == "definitions":
             named |= {each["ref"]: each for each in one["definitions"]}

@@ -20,13 +20,13 @@ from dwell.errors import InvalidQuery
 from dwell.given import values
 from dwell.queue.steps import SIGNATURES, Interpreter, Node, TooManySteps
 
-#: How many times as large as a body what an expression makes of it may be, by its form.
+#: The greatest factor by which the form of an expression may enlarge a body.
 MOST_GROWTH = 250
 
 #: Errors that an evaluation raises when a body has not the shape that the expression expects.
 _MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError)
 
-#: How much a body and what is made of it may be together; a larger one is not looked at.
+#: The size limit of a body and its result together; larger bodies are not matched.
 _MOST_MADE_BYTES = 4 * 1024 * 1024
 
 #: How many steps an expression may take at one body.
@@ -55,7 +55,7 @@ class Query:
         self.text = values.where(text)
         try:
             with warnings.catch_warnings():
-                # An old form of literals is read all the same, and nobody sees what it warns of.
+                # Old forms of literals are accepted; nobody would see the warning.
                 warnings.simplefilter("ignore")
                 node: Node = jmespath.compile(self.text).parsed
             _check_calls(node)
@@ -90,7 +90,7 @@ class Query:
             raise values.refusal(InvalidQuery, "where", self.text, allowed) from None
 
     async def _matches(self, body: bytes) -> bool:
-        """Do the same, in a thread where it takes long."""
+        """Match a body, in a thread if it takes long."""
         if len(body) <= _SMALL_BYTES:
             try:
                 return self._is_true(self._short, body)
@@ -119,7 +119,7 @@ class Query:
         return self._left < 0
 
     def value(self, content: object) -> object:
-        """Return what the expression makes of a value; None where it makes nothing of it."""
+        """Return the result of the expression for a value; None if it fails."""
         self._interpreter.steps = 0
         try:
             return self._interpreter.search(content)
@@ -131,9 +131,9 @@ class Query:
     ) -> tuple[list[int], int]:
         """Return which of some places of a batch have bodies that match; raises InvalidQuery.
 
-        Beside them it says at how many messages of the batch it looked: it ends at a moment of the
-        event loop's clock, after one message at least. After some of them, by what was done with
-        them, everybody else has a turn.
+        It also returns how many messages of the batch were examined: it stops at a time of the
+        event loop's clock, after one message at least. It yields to other tasks after a number of
+        steps.
         """
         found, turn, bodies = [], _TURN, batch.bodies
         time = asyncio.get_running_loop().time

@@ -51,8 +51,8 @@ class Queue(Counting):
     """A delay queue over a store, for one event loop.
 
     Opened with ``async with``, or with :meth:`open` and :meth:`close`. Every method raises
-    InvalidInput for what it was given before anything is written, and StoreError when the store
-    cannot do its work.
+    InvalidInput for bad arguments before anything is written, and StoreError when the store cannot
+    do its work.
     """
 
     def __init__(self, store: Store) -> None:
@@ -67,7 +67,7 @@ class Queue(Counting):
         self._ticker: Ticker | None = None
         self._closing: asyncio.Task[None] | None = None
         if isinstance(store, RemoteStore):
-            # Its takes wait, its time is kept and it is searched where it is.
+            # The server of the store serves waiting takes, time and searches.
             self._takers = RemoteTakers(store, self._turns)
             self._searcher = RemoteSearcher(store)
         else:
@@ -241,12 +241,12 @@ class Queue(Counting):
     ) -> Counter[Result]:
         """Put a message for each row of a table of any size; return how many had which result.
 
-        ``table`` is what gives a stream of Arrow: a frame of Polars or pandas, a relation of
+        ``table`` is any object with a stream of Arrow: a frame of Polars or pandas, a relation of
         DuckDB, a table, a data set's scanner or a reader of PyArrow. It is read batch by batch. The
         columns have the names of :meth:`put`, with ``body`` for each, or ``due_ms``, ``delay_ms``,
-        ``lease_ms``, ``ttl_ms`` and ``expires_ms`` in milliseconds. ``on_bad`` is told the number
-        of each row that no message can be, from 0, and the reason; without it the first one raises
-        InvalidInput, and what came before it stays put.
+        ``lease_ms``, ``ttl_ms`` and ``expires_ms`` in milliseconds. ``on_bad`` is called with the
+        number of each row that is not a valid message, from 0, and the reason. Without it the first
+        bad row raises InvalidInput, and the rows before it stay put.
         """
         self.check_open()
         topic, on_conflict = values.topic(topic), values.conflict(on_conflict)
@@ -429,10 +429,10 @@ class Queue(Counting):
         self.check_open()
         return await self._store.find_stale(repair=bool(repair), limit=limit)
 
-    # --- at once: what a port has joined and checked ---------------------------------------------
+    # --- at once: calls that a port has joined and checked ---------------------------------------
 
-    # To join it with other calls again costs a task and a future each time: 12 % of what a job
-    # costs in a pipeline over beanstalk, and 20 % of one alone.
+    # Joining them with other calls again costs a task and a future each time: 12 % of the cost of a
+    # job in a pipeline over beanstalk, and 20 % of a single one.
 
     def put_fitting(self, puts: Puts) -> Awaitable[U64]:
         """Put as many messages as fit; return their numbers, 0 for each refused message."""
@@ -441,9 +441,9 @@ class Queue(Counting):
     def ask(
         self, topics: tuple[str, ...], limit: int, wait_ms: int | None
     ) -> "asyncio.Future[Batch]":
-        """Return where the answer will be of a take that waits, for ever if ``wait_ms`` is None.
+        """Return the future of a take that waits, for ever if ``wait_ms`` is None.
 
-        Cancel it to leave: who has its answer by then has to give back what is in it.
+        Cancel it to leave; if it already has its answer, release the messages in it.
         """
         return self._takers.ask(Wish(topics, 0, ""), limit, wait_ms)
 

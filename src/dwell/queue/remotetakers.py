@@ -29,7 +29,7 @@ class RemoteTakers(Takers):
         self._polls: dict[Take, asyncio.Task[Any]] = {}
 
     def ask(self, wish: Wish, limit: int, wait_ms: int | None) -> "asyncio.Future[Batch]":
-        """Return where the answer will be of a take that waits, for ever if ``wait_ms`` is None."""
+        """Return the future of a take that waits, for ever if ``wait_ms`` is None."""
         taker = self._new_taker(wish, limit, wait_ms)
         now = asyncio.get_running_loop().time()
         self._ends[taker] = math.inf if wait_ms is None else now + wait_ms / 1000
@@ -70,7 +70,7 @@ class RemoteTakers(Takers):
         """End the requests whose takers have all left."""
         for take, task in list(self._polls.items()):
             if all(taker.future.done() for taker in take.takers):
-                # Only once: to cancel it again would break off how it gives back what it took.
+                # Only once: a second cancel would interrupt the release of taken messages.
                 del self._polls[take]
                 end(task)
 

@@ -15,7 +15,7 @@ def same(one: Any, other: Any) -> bool:
         return True
     if isinstance(one, datetime) and isinstance(other, datetime):
         return _same_moment(one, other)
-    # A tuple where a list belongs says the same.
+    # A tuple in place of a list counts as the same.
     if type(one) is not type(other) and not (_is_row(one) and _is_row(other)):
         return False
     parts, others = _parts(one), _parts(other)
@@ -28,7 +28,7 @@ def _equal(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
     except Exception:
-        # A comparison may raise what it likes, or give what is neither true nor false.
+        # A comparison may raise any error, or return a value that is neither true nor false.
         return False
 
 
@@ -47,7 +47,7 @@ def _same_moment(one: datetime, other: datetime) -> bool:
 
 
 def _parts(value: Any) -> dict[Any, Any] | None:
-    """Return what a value is made of; None where it is one piece."""
+    """Return the parts of a value; None if it has none."""
     if isinstance(value, dict):
         return value
     if _is_row(value):
@@ -56,7 +56,7 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     for names in ("__pydantic_fields__", "__dataclass_fields__", "__struct_fields__"):
         if (fields := getattr(kind, names, None)) is not None:
             return _fields(value, fields)
-    # A function says nothing of what it does, so only the same one is the same.
+    # The behaviour of a function cannot be compared, so it is the same only as itself.
     if _is_compared(kind) or callable(value) or not hasattr(value, "__dict__"):
         return None
     return dict(vars(value))

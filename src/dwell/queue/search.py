@@ -1,8 +1,8 @@
-"""Going through a topic page by page: what matches, what of it can be taken, and all of it.
+"""Searches through a topic page by page: find, take and clear messages.
 
-``most`` and ``most_bytes`` bound how many messages one call looks at, and how much it gives; its
-answer says where to go on: so a server can answer before its client loses patience. Between two
-pages everybody else has a turn.
+``most`` and ``most_bytes`` bound how many messages one call reads and returns. The answer says
+where to go on, so that a server can answer before its client times out. Other tasks run between
+pages.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from dwell.queue.matcher import EVERYTHING, Matcher
 from dwell.store.base import Store
 from dwell.tasks import finished, whole
 
-#: How many messages a page has at first, and at most: they are looked at before others go on.
+#: How many messages a page has at first, and at most: they are examined before other tasks run.
 _PAGE = 1_000
 _MOST = 5_000
 
@@ -40,8 +40,8 @@ async def find(
 ) -> Page:
     """Return at most ``limit`` messages of one state that match, by due, and where to go on.
 
-    At most ``most`` are looked at, fewer when the matcher is spent. The first is given however
-    large it is, and all of them are ``most_bytes`` at most otherwise.
+    At most ``most`` are examined, fewer if the matcher is spent. The first match is returned at any
+    size; otherwise all of them together have ``most_bytes`` at most.
     """
     found: list[Batch] = []
     versions = [np.zeros(0, np.uint64)]
@@ -77,7 +77,7 @@ async def find(
 def _fitting(
     page: Batch, places: list[int], most_bytes: int, has_others: bool
 ) -> tuple[list[int], int]:
-    """Return the first places whose messages have room, one at least if there are no others."""
+    """Return the first places whose messages fit, at least one if there are no others."""
     size_bytes = 0
     for count, place in enumerate(places):
         one_bytes = len(page.bodies[place]) + len(page.extras[place])
@@ -88,8 +88,8 @@ def _fitting(
 
 
 def _has_come_to(page: Batch, until_ms: int) -> bool:
-    """Tell whether all that is due before a moment stands on this page or on those before it."""
-    # A page on which all are damaged is empty, and there may be others after it.
+    """Tell whether all messages due before a time are on this page or on earlier pages."""
+    # A page whose messages are all damaged is empty, and others may follow it.
     return len(page) > 0 and bool(page.due_ms[-1] >= until_ms)
 
 
@@ -227,7 +227,7 @@ async def _take(
 
 
 async def _give_back(store: Store, taken: list[Batch]) -> None:
-    """Release what nobody will hear of; its attempt does not count."""
+    """Release messages that no caller will receive; the attempt does not count."""
     with contextlib.suppress(StoreError):
         for batch in taken:
             assert batch.receipts is not None

@@ -24,7 +24,7 @@ class Searcher:
         self._store = store
 
     def look(self, topic: str, which: Selection) -> Look:
-        """Return what looks for messages that match, again and again."""
+        """Return a function that finds matching messages, page by page."""
         matcher = Matcher(which)
 
         async def find(state: State, cursor: Cursor | None, limit: int) -> Page:
@@ -76,7 +76,7 @@ class RemoteSearcher(Searcher):
         self._remote = store
 
     def look(self, topic: str, which: Selection) -> Look:
-        """Return what asks for messages that match, again and again."""
+        """Return a function that requests matching messages, page by page."""
 
         async def find(state: State, cursor: Cursor | None, limit: int) -> Page:
             return await self._remote.find(topic, which, state, cursor, limit)

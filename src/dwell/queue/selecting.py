@@ -1,4 +1,4 @@
-"""The verbs on messages that somebody selects: by state, due, key, headers, error and body.
+"""The verbs on selected messages: by state, due, key, headers, error and body.
 
 ``which`` is a :func:`dwell.select`, or only an expression over the body.
 """

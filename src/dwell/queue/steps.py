@@ -21,25 +21,25 @@ _CALL = 5
 _NEXT = 2
 #: How many signs of a text Python looks at, copies or compares in a step.
 _SIGNS = 1024
-#: From how many signs on a text is looked for in another without going back, and how many times
-#: a sign may be looked at in a step until then.
+#: From this length on a text is searched for in another without going back, and how often a
+#: character may be examined in a step until then.
 _MOST_BACK = 100
 _SIGNS_AGAIN = 8192
-#: How many items of a list are looked at, copied or compared to each other in a step.
+#: How many items of a list are examined, copied or compared to each other in a step.
 _LOOKED_AT = 4
 _COPIED = 16
 _SORTED = 32
 
 _CONTAINERS = (list, dict)
 _PROJECTIONS = ("projection", "value_projection", "filter_projection", "flatten")
-#: Functions that look at no item of what they are given.
+#: Functions that read no items of their arguments.
 _SHALLOW = frozenset(("length", "type", "not_null", "to_array", "abs", "ceil", "floor"))
-#: Functions that evaluate an expression at each item; where it stands among the arguments.
+#: Functions that evaluate an expression at each item, and its place among the arguments.
 _BY = {"map": 0, "sort_by": 1, "min_by": 1, "max_by": 1}
 
 
 class TooManySteps(Exception):
-    """More is done with one body than may be. No ValueError, as a body of another kind raises."""
+    """A body takes more steps than allowed. Not a ValueError, as bodies of a wrong shape raise."""
 
 
 class Interpreter(TreeInterpreter):  # type: ignore[misc]
@@ -56,7 +56,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
         self.steps = 0
 
     def search(self, value: object) -> object:
-        """Return what the expression finds in a value; raises TooManySteps."""
+        """Return the result of the expression for a value; raises TooManySteps."""
         self.steps = self._root["steps"]
         return self.visit(self._root, value)
 
@@ -75,7 +75,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
                     self.charge_whole(item)
 
     def visit_each(self, node: Node, value: object) -> object:
-        """Return what a projection goes through, counted by what it does with each item."""
+        """Return the values of a projection, and count the work for each item."""
         base = self.visit(node["children"][0], value)
         if isinstance(base, _CONTAINERS):
             self.charge(len(base) * node["value"])
@@ -93,7 +93,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
         return super().visit_slice(node, value)
 
     def _equal(self, left: object, right: object) -> bool:
-        """Compare two values, to the bottom where they are of one kind and length."""
+        """Compare two values, deeply if they have the same type and length."""
         if type(left) is type(right) and isinstance(left, str | list | dict):
             assert isinstance(right, str | list | dict)
             if len(left) == len(right):
@@ -111,7 +111,7 @@ class _Functions(Functions):  # type: ignore[misc]
         self._counter = counter
 
     def call_function(self, name: str, given: list[Any]) -> object:
-        """Call a function, counted by what it is given."""
+        """Call a function, and count the work by its arguments."""
         counter, first = self._counter, given[0] if given else None
         if name in _BY:
             # The function itself refuses an argument that is not an expression.
@@ -149,7 +149,7 @@ SIGNATURES: dict[str, Any] = {
 
 
 def length(value: object) -> int:
-    """Return in how many steps a value is gone through, without what its items hold."""
+    """Return the steps of walking through a value, without the content of its items."""
     if isinstance(value, str):
         return len(value) // _SIGNS
     return len(value) if isinstance(value, _CONTAINERS) else 0

@@ -1,6 +1,6 @@
-"""Columns of Arrow as messages: values of the queue, and what a table's columns are called.
+"""Columns of Arrow as messages: values of the queue, and the names of a table's columns.
 
-Raises InvalidInput for what no message can be; nulls and unknown types are never a message that is
+Raises InvalidInput for columns that are not valid; nulls and unknown types never make a message
 due at once.
 """
 
@@ -26,7 +26,7 @@ _WHEN = ("due", "delay", "delay_level")
 
 #: The limit of headers of all messages of a stream together; each header is several objects.
 MOST_HEADERS = 100_000
-#: How many rows are read before others have their turn.
+#: How many rows are read before other tasks run.
 _TURN_ROWS = 500
 
 _FORMS = "numbers, text, binary, moments, spans, or a map of text to text"
@@ -36,7 +36,7 @@ _EXTENSION = b"ARROW:extension:name"
 
 
 def pyarrow() -> Any:
-    """Return the package; raises InvalidInput. Only who sends or asks for Arrow pays for it."""
+    """Return the package, imported on first use; raises InvalidInput."""
     try:
         import pyarrow
         import pyarrow.compute
@@ -277,7 +277,7 @@ def _is_view(pa: Any, kind: Any) -> bool:
 
 
 def _unpacked_bytes(pa: Any, chunk: Any) -> int:
-    """Return how large values are one by one, where many of them may be the same bytes."""
+    """Return the size of the values one by one, as many may share the same bytes."""
     if pa.types.is_dictionary(chunk.type):
         sizes = _lengths(pa, chunk.dictionary).take(chunk.indices)
         return pa.compute.sum(sizes).as_py() or 0
@@ -306,7 +306,7 @@ def _lengths(pa: Any, texts: Any) -> Any:
     """Return how many bytes each text has."""
     if not _is_view(pa, texts.type):
         return pa.compute.binary_length(texts)
-    # Each view is 16 bytes, and begins with its length; the buffer may be longer than they are.
+    # Each view is 16 bytes, and begins with its length; the buffer may be longer.
     count = 4 * (texts.offset + len(texts))
     views = np.frombuffer(texts.buffers()[1] or b"", dtype="<i4", count=count).reshape(-1, 4)
     return pa.array(views[texts.offset :, 0].astype(np.int64))

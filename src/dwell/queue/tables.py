@@ -18,7 +18,7 @@ OnBad = Callable[[int, str], None]
 
 
 def batches_of(table: object) -> Any:
-    """Return a reader of record batches: of whatever gives a stream of Arrow.
+    """Return a reader of record batches for any object with a stream of Arrow.
 
     Raises InvalidInput for anything else, and for columns that no put has.
     """
@@ -37,8 +37,8 @@ def batches_of(table: object) -> Any:
 class TablePutter:
     """Puts the rows of one table into a topic, in their order.
 
-    ``put`` is told the columns of each put. A row that cannot be put is told to ``on_bad``; without
-    that it ends the whole with an InvalidInput that names it, and the rows before it are put.
+    ``put`` is called with the columns of each put. ``on_bad`` is called for a row that cannot be
+    put; without it such a row raises an InvalidInput that names it, and the rows before it are put.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TablePutter:
         return self.counts
 
     async def _put_part(self, part: Any, first: int) -> None:
-        """Put rows, by halves where they are too many bytes, or one of them cannot be put."""
+        """Put rows, by halves if they are too many bytes, or one of them cannot be put."""
         try:
             now_ms = self._clock.now_ms()
             puts = await puts_of_table(part, self._topic, now_ms, self._levels_ms)

@@ -115,7 +115,7 @@ class Takers:
             await asyncio.wait(self._tasks)
 
     def fail(self, error: Exception) -> None:
-        """Give everybody who is parked an error."""
+        """Fail every parked taker with an error."""
         parked = {taker: None for takers in self._parked.values() for taker in takers}
         self._parked.clear()
         for taker in parked:
@@ -134,9 +134,9 @@ class Takers:
             raise
 
     def ask(self, wish: Wish, limit: int, wait_ms: int | None) -> "asyncio.Future[Batch]":
-        """Return where the answer will be of a take that waits, for ever if ``wait_ms`` is None.
+        """Return the future of a take that waits, for ever if ``wait_ms`` is None.
 
-        Cancel it to leave: who has its answer by then has to give back what is in it.
+        Cancel it to leave; if it already has its answer, release the messages in it.
         """
         taker = self._new_taker(wish, limit, wait_ms)
         if wait_ms != 0 and self.would_wait(wish.topics, limit):
@@ -202,7 +202,7 @@ class Takers:
         self._rounds.add(taker.wish, taker, taker.limit)
 
     async def _take(self, wish: Wish, takers: Sequence[Taker]) -> None:
-        """Ask the store for all of a round who are still there."""
+        """Ask the store for all takers of a round that have not left."""
         for taker in takers:
             if taker.future.done():
                 self._pass_on(taker)
@@ -214,7 +214,7 @@ class Takers:
             await self._run(take)
 
     def _pass_on(self, taker: Taker) -> None:
-        """Wake somebody else in the place of a taker that was woken and has gone."""
+        """Wake another taker in place of a woken taker that has gone."""
         if taker.was_woken:
             for topic in taker.wish.topics:
                 self.wake(topic, taker.limit)
@@ -230,7 +230,7 @@ class Takers:
         try:
             return self._hand_out(take, batch)
         except MemoryError as error:
-            # Nobody may wait for ever; what was not handed out comes back when its lease ends.
+            # No taker may wait for ever; undelivered messages return when their lease ends.
             return fail([taker.future for taker in take.takers], error)
 
     def _ask_store(self, take: Take) -> Awaitable[Batch]:
@@ -257,14 +257,11 @@ class Takers:
         if at < size:
             self._give_back(batch[at:])
         if is_cut or (size == take.limit and len(take.wish.topics) > 1):
-            # A full answer may have left something on a topic whose wake these takers took.
+            # A full answer may have left messages on a topic whose wake these takers used.
             self._wake_all(take)
 
     def _is_cut(self, take: Take, batch: Batch, matters: bool) -> bool:
-        """Tell whether an answer may be short only for its size or its topics, and is not enough.
-
-        That matters to takers who got nothing, and to those who wait.
-        """
+        """Tell whether an answer may be short for its size or its topics, and a taker needs more."""
         topics = take.wish.topics
         if not matters and self._parked.keys().isdisjoint(topics):
             return False
@@ -367,5 +364,5 @@ def _lose(takers: Sequence[Taker]) -> None:
 
 
 def closed() -> StoreClosed:
-    """Return what those are told who wait when the queue is closed."""
+    """Return the error of waiting takers when the queue is closed."""
     return StoreClosed("the queue was closed while a taker waited")

@@ -1,4 +1,4 @@
-"""The ticker: sleeps until the store's next deadline, then lets the store do what time asks for."""
+"""The ticker: sleeps until the store's next deadline, then makes the store process it."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 #: The longest time between two ticks.
 MAX_SLEEP_MS = 60_000
 
-#: The longest sleep: deadlines are of the wall clock, and a step of it wakes nobody who sleeps.
+#: The longest sleep: deadlines are wall-clock times, and a step of that clock ends no sleep.
 LOOK_MS = 500
 
 #: How long to leave a store alone that could not tick.
@@ -25,9 +25,9 @@ _TICKS = "ticks"
 
 
 class Ticker:
-    """One task that keeps a store's time. ``on_error`` is told when the store cannot tick.
+    """One task that keeps a store's time. ``on_error`` is called when the store cannot tick.
 
-    ``spacing`` may hold back ticks under a stream of deadlines: each then does what several ask.
+    ``spacing`` may delay ticks under a stream of deadlines: each then handles several deadlines.
     """
 
     def __init__(self, store: Store, on_error: Callable[[Exception], None]) -> None:
@@ -45,13 +45,13 @@ class Ticker:
         self._standing.start()
 
     async def stop(self) -> None:
-        """Stop ticking; a tick that is under way ends first, as a store expects of its verbs."""
+        """Stop ticking; a running tick ends first, as a store expects of its verbs."""
         self._is_stopping = True
         self._alarm.ring()
         await self._standing.ended()
 
     def plan(self) -> None:
-        """Ask the store again: its next deadline may have come nearer."""
+        """Ask the store for its next deadline again, as it may be earlier now."""
         self._is_planned = True
         self._alarm.ring()
 
@@ -87,7 +87,7 @@ class Ticker:
             now_ms = clock.now_ms()
             # After a step back the latest moment would be as far away as the step was long.
             if now_ms >= deadline_ms or now_ms < before_ms:
-                # A store whose deadline is over at once must not keep the loop from others.
+                # A store whose next deadline is always now must not block the loop.
                 await asyncio.sleep(0)
                 return
             before_ms = now_ms

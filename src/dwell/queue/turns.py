@@ -13,7 +13,7 @@ ENOUGH = 128
 
 
 class Turn:
-    """One call: of how many messages, how often others went first, and where it waits."""
+    """One call: its number of messages, how often others went first, and its future."""
 
     __slots__ = ("_begun", "count", "is_counted", "passed")
 
@@ -35,7 +35,7 @@ class Turn:
 
 
 class Turns:
-    """Counts the small calls that are under way, ``most`` turns of them at a time."""
+    """Counts the running small calls; at most ``most`` turns of them run at a time."""
 
     def __init__(self) -> None:
         self.most = 1

@@ -1,4 +1,4 @@
-"""Typed topics: what is put and taken are values of a type, and what does not fit is set aside."""
+"""Typed topics: values of a type are put and taken; bodies that do not fit are buried."""
 
 import contextlib
 from collections.abc import Sequence
@@ -79,6 +79,6 @@ class Typed(Generic[T]):
         return found
 
     async def get(self, id: str) -> TypedMessage[T] | None:  # noqa: A002 - the word of the API
-        """Return a message by its id, None where it is unknown; raises InvalidBody."""
+        """Return a message by its id, None if it is unknown; raises InvalidBody."""
         message = await self._queue.get(self.name, id)
         return None if message is None else self._codec.typed(message)

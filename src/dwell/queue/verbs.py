@@ -1,4 +1,4 @@
-"""The verbs on messages that exist: by receipt (who took it) and by id (anybody).
+"""The verbs on existing messages: by receipt (for its taker) and by id (for everybody).
 
 One in, one answer out; many in, many out. Single calls from many coroutines are gathered.
 """
@@ -310,7 +310,7 @@ class Verbs:
     async def get(
         self, topic: str, ids: str | Sequence[str]
     ) -> Message | list[Message | None] | None:
-        """Return messages by id, without receipts; None where an id is unknown.
+        """Return messages by id, without receipts; None for an unknown id.
 
         A message that is damaged on disk raises StoreDamaged if it is the only id; among several
         ids it is None, too.
@@ -322,7 +322,7 @@ class Verbs:
         found = await self._store.get(topic, many) if many else []
         return [None if isinstance(one, StoreDamaged) else one for one in found]
 
-    # --- what is given ------------------------------------------------------------------------
+    # --- arguments -----------------------------------------------------------------------------
 
     def check_open(self) -> None:
         """Raise StoreClosed unless the queue is open, and RuntimeError in another event loop."""
@@ -347,7 +347,7 @@ class Verbs:
 
     @property
     def _number(self) -> int:
-        """The number of the store, 0 where it is remote and may be another one by now."""
+        """The number of the store, 0 for a remote store, which may have been replaced."""
         return 0 if isinstance(self._store, RemoteStore) else self._store.number
 
     def _ids(self, ids: Sequence[str]) -> Sequence[bytes]:
@@ -355,7 +355,7 @@ class Verbs:
         return columns.any_ids(ids)
 
     def _dues(self, delay: object, due: object, size: int) -> I64:
-        """Return when messages are to fall due; a delay of 0 has come when the answer comes."""
+        """Return when messages are to fall due; with a delay of 0 they are due in the answer."""
         clock = self._store.clock
         now_ms = clock.now_ms()
         due_ms = columns.dues(delay, due, None, size, now_ms)

@@ -14,7 +14,7 @@ from dwell.store.base import Store
 
 
 def sealed(store: Store) -> Store:
-    """Return a store whose receipts nobody can predict, not even the receipts of its own messages."""
+    """Return a store whose receipts nobody can predict, even for its own messages."""
     return cast(Store, _SealedStore(store))
 
 

@@ -14,7 +14,7 @@ from dwell.tasks import end, whole
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How long an interrupted call waits until what it was answered is undone.
+#: How long an interrupted call waits until its answer is undone.
 _UNDO_S = 5.0
 
 
@@ -93,7 +93,7 @@ class LoopThread:
         tasks: "list[asyncio.Task[T]]",
         undo: Callable[[T], Awaitable[object]] | None,
     ) -> None:
-        """Cancel a call whose caller was interrupted; what it had answered by then is undone."""
+        """Cancel a call whose caller was interrupted; an answer received by then is undone."""
 
         async def break_off() -> None:
             for task in tasks:

@@ -37,7 +37,7 @@ class ThreadPool:
             except BaseException as error:
                 future.set_exception(error)
 
-        # Were there nobody to do it, it would be done after its caller was told so.
+        # First the thread: if none can be started, the caller gets an error and nothing may run.
         self._staff()
         self._work.put(run)
         return future
@@ -83,16 +83,16 @@ class ThreadPool:
 
 
 def end_child(pid: int) -> None:
-    """End a process that a function forked, not ``pid``, and that comes back from it.
+    """End a process that a function has forked and returned from; ``pid`` is the parent.
 
-    It would go on with its parent's connections and files, as if it were the parent.
+    It would continue with its parent's connections and files, as if it were the parent.
     """
     if os.getpid() != pid:
         os._exit(0)
 
 
 def is_coroutine(function: Callable[..., Any]) -> bool:
-    """Tell whether a function is a coroutine function, also an object whose calls are one's."""
+    """Tell whether a function is a coroutine function, or an object whose calls are coroutines."""
     return any(map(inspect.iscoroutinefunction, _kinds(function)))
 
 
@@ -105,5 +105,5 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 
 def _kinds(function: Callable[..., Any]) -> tuple[Any, Any]:
-    # Of an object that can be called, the method says what it is.
+    # For a callable object, its ``__call__`` has the kind.
     return function, getattr(function, "__call__", None)  # noqa: B004 - its kind, not its presence

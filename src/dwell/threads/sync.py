@@ -27,8 +27,8 @@ _TAKES = (Queue.take, Queue.take_ids, Queue.take_where)
 class SyncQueue:
     """A delay queue for plain threads: a :class:`dwell.Queue` in an event loop of its own.
 
-    Any thread may call it. A call that is interrupted (Ctrl-C) is cancelled: what a take had
-    taken is given back.
+    Any thread may call it. A call that is interrupted (Ctrl-C) is cancelled, and messages that it
+    had taken are released.
     """
 
     def __init__(self, queue: Queue, thread: LoopThread | None = None) -> None:
@@ -83,12 +83,12 @@ class SyncQueue:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Run a verb that takes; what is not in ``taken`` is given back as it was."""
+        """Run a verb that takes; on an interrupt, messages not in ``taken`` are released."""
         whole = (self._queue, *args)
         self._loop_thread().hand(taken, self._give_back, function, whole, kwargs)
 
     def _let_go(self, taken: list[Batch]) -> None:
-        """Give back what a caller that was interrupted was not handed."""
+        """Release messages that an interrupted caller did not receive."""
         for batch in taken:
             with contextlib.suppress(Exception):
                 self._run(self._give_back, batch)

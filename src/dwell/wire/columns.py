@@ -1,6 +1,6 @@
 """Columns: many messages in MessagePack, a column a field, so that no message costs an object.
 
-Numbers of one field are one binary value, little-endian, as wide as :mod:`dwell.message` says
+Numbers of one field are one binary value, little-endian, with the width of :mod:`dwell.message`
 (``due_ms`` 8 bytes, ``priority`` 4 ...); a single number stands for a column of that number.
 docs/reference/columns.md is the specification.
 """
@@ -166,7 +166,7 @@ class ResultColumns(msgspec.Struct):
 
 
 def packed(column: np.ndarray) -> Column:
-    """Return a column as it is written; one number where all are the same."""
+    """Return a column for the wire; a single number if all are the same."""
     if len(column) and (column == column[0]).all():
         return int(column[0])
     return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -206,7 +206,7 @@ def columns_of_releases(
     counted: bool,
     priority: int | None,
 ) -> Iterator[ReceiptColumns]:
-    """Yield what a release is told as it is written, in parts that a request has room for."""
+    """Yield the arguments of a release for the wire, in parts that fit a request."""
     told: Iterable[tuple[slice, str | list[str | None] | None]]
     if error is None or isinstance(error, str):
         told = [(slice(None), error)]
@@ -222,7 +222,7 @@ def columns_of_releases(
 
 
 def columns_of_puts(puts: Puts) -> PutColumns:
-    """Return a put as it is written."""
+    """Return a put for the wire."""
     return PutColumns(
         count=len(puts),
         bodies=joined(puts.bodies),
@@ -236,14 +236,14 @@ def columns_of_puts(puts: Puts) -> PutColumns:
 
 
 def columns_of_answer(answer: PutAnswer, *, own: bool) -> PutAnswerColumns:
-    """Return the answer to a put as it is written; the caller's ``own`` ids are left out."""
+    """Return the answer to a put for the wire; the caller's ``own`` ids are left out."""
     numbers = answer.numbers.astype("<u8", copy=False).tobytes()
     ids = None if own else ids_as_written(answer.ids)
     return PutAnswerColumns(answer.results.tobytes(), numbers, ids)
 
 
 def answer_of_columns(columns: PutAnswerColumns, own: Sequence[str] | None) -> PutAnswer:
-    """Return the answer to a put whose ids the caller chose, or the queue."""
+    """Return the answer to a put from the wire; ``own`` are the ids that the caller chose."""
     size = len(columns.results)
     numbers = unpacked(columns.numbers, size, np.uint64, "numbers")
     ids = own if columns.ids is None else ids_as_read(columns.ids, size)
@@ -327,7 +327,7 @@ def columns_of_batch(batch: Batch, cursor: Cursor | None = None) -> BatchColumns
 
 
 def columns_of_page(page: Page) -> BatchColumns:
-    """Return a page as it is written, with the versions of its messages if it has them."""
+    """Return a page for the wire, with the versions of its messages if it has them."""
     columns = columns_of_batch(page.messages, page.cursor)
     if len(page.versions):
         columns.versions = packed(page.versions)
@@ -344,7 +344,7 @@ def page_of_columns(columns: BatchColumns) -> Page:
 
 
 def columns_of_sweep(sweep: Sweep) -> SweepColumns:
-    """Return a part of a sweep as it is written."""
+    """Return a part of a sweep for the wire."""
     versions = None if sweep.versions is None else packed(sweep.versions)
     messages = columns_of_batch(sweep.messages)
     return SweepColumns(messages, sweep.next_place, sweep.places, versions)

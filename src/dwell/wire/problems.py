@@ -30,10 +30,10 @@ STATUSES: dict[type[DwellError], int] = {
     errors.ServerDraining: 503,
 }
 
-#: How much of a detail is answered: it may repeat what came, and that may be megabytes.
+#: The limit of a detail in an answer: it may quote the request, which may be megabytes.
 MOST_DETAIL_CHARS = 2000
 
-#: How long a client should wait before it comes again, in seconds, where that makes sense.
+#: Seconds that a client should wait before a retry, for statuses where a retry may help.
 RETRY_AFTER_S = {429: 1, 503: 5}
 
 CLASSES: dict[str, type[DwellError]] = {
@@ -54,7 +54,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 def cut(detail: str) -> str:
-    """Return a detail as it is answered: its first characters."""
+    """Return the first characters of a detail, up to the limit."""
     if len(detail) <= MOST_DETAIL_CHARS:
         return detail
     return f"{detail[:MOST_DETAIL_CHARS]} ... ({len(detail)} characters)"
@@ -73,7 +73,7 @@ def problem_of(error: DwellError) -> Problem:
 
 
 def error_of(status: int, body: bytes) -> DwellError | None:
-    """Return the error that a problem stands for; None for what no Dwell server has said."""
+    """Return the error of a problem; None if it is not from a Dwell server."""
     try:
         problem = msgspec.json.decode(body, type=Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

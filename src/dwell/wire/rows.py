@@ -20,7 +20,7 @@ _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line as it is written; the fields have the words of ``dwell put``."""
+    """One line as written; the fields have the names of ``dwell put``."""
 
     body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     body_base64: str | None = None
@@ -60,7 +60,7 @@ def words_of(line: Line) -> dict[str, Any]:
 
 
 def body_of(line: Line) -> bytes | str:
-    """Return the body: text as it is, any other JSON as it is written."""
+    """Return the body: text as it is, any other JSON as written."""
     raw = bytes(line.body)
     if raw == b"null" and line.body_base64 is not None:
         raw = b""

@@ -18,7 +18,7 @@ def explained(error: Exception, kind: Any) -> str:
     """
     told = str(error)
     if len(told) > _MOST_CHARS:
-        # The name of a field may be megabytes; where it stands is said at the end.
+        # The name of a field may be megabytes; its place is at the end.
         told = f"{told[: _MOST_CHARS // 2]} ... {told[-_MOST_CHARS // 2 :]}"
     found = _UNKNOWN.search(told)
     if found is None or not isinstance(error, msgspec.ValidationError):
@@ -31,7 +31,7 @@ def explained(error: Exception, kind: Any) -> str:
 
 
 def _inside(one: inspect.Type, name: str | None) -> list[inspect.Type]:
-    """Return what a type has at a field, or at any place of a list."""
+    """Return the types of a type's field, or of a list's items."""
     found: list[inspect.Type] = []
     for part in one.types if isinstance(one, inspect.UnionType) else (one,):
         if name is None and isinstance(part, inspect.ListType | inspect.VarTupleType):

@@ -1,4 +1,4 @@
-"""Calls of plain handlers, each in a thread of its own, which can be told to end."""
+"""Calls of plain handlers, each in a thread of its own, which can be ended."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ class Expired(BaseException):
 
 
 class ThreadCall:
-    """One call of a handler; it returns what the handler returned and what it raised."""
+    """One call of a handler; returns the handler's result and its exception."""
 
     def __init__(self, handler: Callable[[Any], Any], what: object) -> None:
         self._handler, self._what = handler, what

@@ -1,7 +1,8 @@
 """Schedules that the code of an app declares: put by workers, removed when no worker declares them.
 
-Each version of an app's code has a record, which its workers renew. So a worker knows what others
-that run declare, and which code is the newest. See docs/design/37-declared-schedules.md.
+Each version of an app's code has a record, which its workers renew. So a worker knows the
+declarations of other running workers, and the newest code. See
+docs/design/37-declared-schedules.md.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from dwell.queue.schedules.words import made
 
 _log = logging.getLogger(__name__)
 
-#: Where the records are. Rights are prefixes, so who may change schedules may write these.
+#: The topic of the records. Rights are prefixes, so the right to change schedules covers it.
 TOPIC = f"{SCHEDULES}:declared"
 
 #: A record is valid for this many beats of the worker that renews it.
@@ -64,13 +65,13 @@ _WORDS = [
 
 
 def check_words(words: Iterable[str]) -> None:
-    """Refuse what a schedule does not have; raises InvalidInput."""
+    """Refuse options that a schedule does not have; raises InvalidInput."""
     if unknown := sorted(set(words) - set(_WORDS)):
         raise InvalidInput(f"every: got {unknown[0]!r}, expected one of {', '.join(_WORDS)}")
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of one version of an app's code: what it declares.
+    """The record of one version of an app's code, with its declarations.
 
     Code that was first seen later has a higher ``generation``. The record is valid until it falls
     due, at most ``valid_ms`` from now.
@@ -123,8 +124,8 @@ class Declaring:
     async def start(self) -> None:
         """Declare and put the schedules.
 
-        Raises InvalidSchedule for what cannot be read, and for a name that another app, or somebody
-        by hand, has taken; then nothing is put.
+        Raises InvalidSchedule if a schedule cannot be read, or if its name belongs to another app
+        or to no code; then nothing is put.
         """
         for schedule in self._schedules:
             await asyncio.to_thread(getattr, schedule, "times")
@@ -146,7 +147,7 @@ class Declaring:
                 _log.exception("schedules of %s could not be declared", self._app)
 
     async def beat(self) -> None:
-        """Renew the record, put what this code is to put, and remove what nobody declares."""
+        """Renew the record, put this code's schedules, and remove undeclared schedules."""
         await self._renew()
         known = await self._known()
         if self._id not in known.codes:
@@ -168,7 +169,7 @@ class Declaring:
         """Extend the record of this code from now on."""
         now_ms = self._queue.clock.now_ms()
         if now_ms > self._valid_until_ms:
-            # Others may have removed what was declared until then.
+            # Other workers may have removed the schedules when the record had ended.
             self._put.clear()
         due = Millis(self._valid_ms)
         if await self._queue.reschedule(TOPIC, self._id, delay=due) is not Result.MOVED:
@@ -176,7 +177,7 @@ class Declaring:
         self._valid_until_ms = now_ms + self._valid_ms
 
     async def _write(self, known: Known) -> Known:
-        """Write the record of this code; return what the records say then.
+        """Write the record of this code; return the content of the records afterwards.
 
         Code that has run before keeps its generation, however late it is: it became no newer.
         """
@@ -205,7 +206,7 @@ class Declaring:
                         is_any_forgotten = True
                     elif code is not None and code.app == self._app:
                         known.codes[message.id] = code
-                        # A clock that was ahead has written what is valid for longer than that.
+                        # A clock that is ahead writes a due that is too far away.
                         if now_ms <= message.due_ms <= now_ms + code.valid_ms + _SLACK_MS:
                             known.running.add(message.id)
         if is_any_forgotten:
@@ -226,7 +227,7 @@ class Declaring:
         try:
             found = await self._queue.schedules.get(name)
         except (InvalidSchedule, StoreDamaged):
-            # Newer code or somebody by hand has put it, or it is damaged: it is replaced.
+            # Newer code or a person has put it, or it is damaged: it is replaced.
             return None
         return None if found is None else found.schedule
 
@@ -249,13 +250,13 @@ class Declaring:
             self._check_owner(schedule, found)
             await self._put_or_end(schedule, is_there=found is not None)
         except InvalidSchedule as error:
-            # The other schedules of the worker go on.
+            # The other schedules of the worker are still put.
             self._tell(f"schedule {name} was not put: {error}")
             return
         self._put.add(name)
 
     async def _put_or_end(self, schedule: Schedule, *, is_there: bool) -> None:
-        """Put a schedule, or remove it where it has fired for the last time."""
+        """Put a schedule, or remove it if it has fired for the last time."""
         name, now_ms = schedule.name, self._queue.clock.now_ms()
         if await asyncio.to_thread(lambda: schedule.times.after(now_ms)) is None:
             self._tell(f"schedule {name}: not put, as it fires no more from now on")

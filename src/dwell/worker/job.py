@@ -1,4 +1,4 @@
-"""A job: what one call of a handler gets, from its take to its end."""
+"""A job: the messages of one handler call, from their take to their end."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -89,7 +89,7 @@ class Job:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody else than its handler has cancelled the task, for good."""
+        """Whether other code than its handler has cancelled the task, for good."""
         return self.was_cancelled and self.task is not None and self.task.cancelling() > 0
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ class JobTask(asyncio.Task[None]):
 
 
 def _current_task(loop: asyncio.AbstractEventLoop) -> "asyncio.Task[Any] | None":
-    """Return the task that runs in a loop; None where none does, or the loop has ended."""
+    """Return the task that runs in a loop; None without one, or if the loop has ended."""
     try:
         return asyncio.current_task(loop)
     except RuntimeError:

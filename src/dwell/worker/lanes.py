@@ -15,7 +15,7 @@ class Lanes:
     def __init__(self, *, by_key: bool) -> None:
         self._by_key = by_key
         self._ready: deque[Job] = deque()
-        # A lane stands here while one of its jobs is ready or runs; those behind it wait in it.
+        # A lane is in here while one of its jobs is ready or runs; the next jobs wait in it.
         self._lanes: dict[tuple[str, str], deque[Job]] = {}
 
     def add(self, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""The lease keeper: touches what a worker holds, at a third of each lease."""
+"""The lease keeper: touches the leases of a worker, at a third of each lease."""
 
 import asyncio
 import logging
@@ -49,7 +49,7 @@ class LeaseKeeper:
             await asyncio.wait([self._task])
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Go on when a handler has cancelled what is not its own."""
+        """Restart the task if a handler has cancelled it."""
         if not self._is_over and not task.get_loop().is_closed():
             self.start()
 
@@ -124,7 +124,7 @@ class LeaseKeeper:
         )
 
     def _report(self, job: Job, stale: int, now_ms: int) -> None:
-        # A job that was settled while its touch was under way is stale for that reason.
+        # A job that was settled during its touch is stale for that reason.
         if job not in self._jobs:
             return
         if not stale:

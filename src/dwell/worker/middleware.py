@@ -1,4 +1,4 @@
-"""Middleware: what is done around each call of a handler, in a class for each purpose."""
+"""Middleware: code around each call of a handler, in a class for each purpose."""
 
 import asyncio
 import inspect
@@ -17,7 +17,7 @@ class Middleware:
     """
 
     def before(self, what: Any) -> Any:
-        """Do something before the handler; what it raises counts as raised by the handler."""
+        """Run before the handler; an exception counts as raised by the handler."""
 
     def after(self, what: Any) -> Any:
         """Do something when the handler has returned, before the message is acked."""
@@ -36,7 +36,7 @@ class Around:
         return bool(self._middleware)
 
     async def before(self, what: Any) -> BaseException | None:
-        """Call each one's ``before``; return what one of them raised."""
+        """Call each ``before`` in order; return the first exception, or None."""
         for one in self._middleware:
             try:
                 await _done(one.before(what))
@@ -45,7 +45,7 @@ class Around:
         return None
 
     async def after(self, what: Any, error: BaseException | None) -> None:
-        """Tell each of them how it ended; what they raise is logged, as the handler has ended."""
+        """Call each ``after`` or ``on_failure``; their exceptions are logged only."""
         for one in reversed(self._middleware):
             try:
                 await _done(one.after(what) if error is None else one.on_failure(what, error))

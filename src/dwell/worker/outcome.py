@@ -40,7 +40,7 @@ class Bury(Exception):
 
 
 def _raised(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
-    """Return what was raised in another process."""
+    """Rebuild an exception that was raised in another process."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error
@@ -65,19 +65,19 @@ class Dead(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The lease has ended and somebody else may have the messages: there is nothing to say."""
+    """The lease has ended and another taker may have the messages: nothing is sent."""
 
 
 Outcome = Done | Back | Dead | Lost
 
-#: Nobody has judged the messages: they are given back as they were, with due and attempt.
+#: The messages were not handled: they are released unchanged, with due and attempt.
 AS_IT_WAS = Back(0, None, counted=False)
 
 
 def outcome_of(error: BaseException, retry_delay_ms: int | None) -> Outcome:
-    """Return what follows from what a handler raised; ``retry_delay_ms`` None is the topic's.
+    """Return the outcome of a handler's exception; ``retry_delay_ms`` None is the topic's.
 
-    An exception may be made so that it cannot be looked at; then it is a failure like any other.
+    An exception whose attributes raise errors counts as any other failure.
     """
     try:
         return _judged(error, retry_delay_ms)
@@ -99,7 +99,7 @@ def _judged(error: BaseException, retry_delay_ms: int | None) -> Outcome:
 
 
 def _told(error: BaseException) -> str:
-    """Return class and text of an exception, also of one whose text cannot be had."""
+    """Return class and text of an exception, also of an exception whose ``str`` fails."""
     told = traceback.TracebackException(type(error), error, None)
     # Notes come behind the text, and the last line is to be the error.
     told.__notes__ = None

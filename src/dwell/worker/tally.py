@@ -10,7 +10,7 @@ _WORDS = {Done: "done", Dead: "buried", Lost: "lost"}
 
 
 class Tally:
-    """Counts since the start: calls by topic and what came of them, and how long they took."""
+    """Counts since the start: calls by topic and outcome, and their durations."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""Handlers of values: what does not fit is buried with the reason, and the handler not called."""
+"""Handlers of values: a body that does not fit is buried with the reason, without a call."""
 
 import functools
 from collections.abc import Callable
