@@ -9,7 +9,8 @@ import pytest
 import dwell
 from dwell.clock import RealClock
 from dwell.message import State
-from dwell.server.board import shared
+from dwell.server import window
+from dwell.server.board import board, shared
 from dwell.server.board.board import Board, Look
 from dwell.server.http import filters, histories, paging, watch
 from dwell.server.http.api import ENDPOINTS
@@ -128,7 +129,7 @@ async def test_what_failed_is_found_out_again():
         async with asyncio.timeout(20):
             while True:
                 with contextlib.suppress(dwell.StoreError):
-                    assert await board.holders(("",)) == []
+                    assert json.loads(bytes(await board.holders(("",))))["holders"] == []
                     break
                 await asyncio.sleep(0.05)
 
@@ -164,8 +165,9 @@ async def test_what_others_hold_takes_no_place_of_ones_own(tmp_path):
         ):
             found = await caller.get(f"/v1/holders?prefixes={prefixes}")
             assert [one["topic"] for one in found["holders"]] == topics
-        (held,) = await caller.server.service.board.holders(("orders.",))
-        assert (held.topic, held.messages) == ("orders.a", 1)
+        shown = caller.server.service.board
+        (held,) = json.loads(bytes(await shown.holders(("orders.",))))["holders"]
+        assert (held["topic"], held["messages"]) == ("orders.a", 1)
 
 
 async def test_the_load_of_all_that_one_may_see_is_that_of_now(tmp_path):
@@ -469,3 +471,60 @@ async def test_what_took_long_to_find_out_is_found_out_again_soon(monkeypatch):
         return await answer.get() == 2
 
     await until_async(is_new)
+
+
+# --- takers that wait -------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def _waiting(queue, counts):
+    """Let as many takers wait on each topic as is said."""
+    tasks = [
+        asyncio.ensure_future(queue.take(topic, wait=60))
+        for topic, count in counts.items()
+        for _ in range(count)
+    ]
+    await until_async(lambda: queue.waiting == counts)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def test_the_topics_with_most_takers_are_named_and_the_others_summed(monkeypatch):
+    monkeypatch.setattr(board, "MOST_WAITING", 2)
+    monkeypatch.setattr(board, "_AT_ONCE", 1)
+    counts = {"t.a": 1, "t.b": 3, "t.c": 1, "t.d": 2, "u": 4}
+    async with calling() as caller, _waiting(caller.server.queue, counts):
+        found = await caller.get("/v1/holders?prefixes=t.")
+        assert (found["waiting"], found["waiting_others"]) == ({"t.b": 3, "t.d": 2}, 2)
+        async with caller.session.post(
+            caller.server.url + "/v1/watch", json={"holders": True}
+        ) as stream:
+            kind, data = await _next(stream)
+        assert (kind, data["waiting"], data["waiting_others"]) == ("holders", {"u": 4, "t.b": 3}, 4)
+
+
+async def test_who_holds_what_is_written_once_for_all_who_watch(monkeypatch):
+    monkeypatch.setattr(board, "_WAITING_S", 0)
+    async with served() as server:
+        shown = Board(server.queue)
+        async with _waiting(server.queue, {"t": 1}):
+            first, seen = await shown.holders(("",)), await shown.waiting(("",))
+            while await shown.waiting(("",)) is seen:
+                await asyncio.sleep(0.001)
+            assert await shown.holders(("",)) is first
+
+
+async def test_who_holds_what_counts_among_answers_that_are_not_sent(monkeypatch):
+    monkeypatch.setattr(window, "PATIENCE_S", 0.05)
+    async with calling() as caller:
+        answers = caller.server.service.in_flight.answers
+        await answers.enter(answers.most_bytes)
+        await caller.get("/v1/holders")
+        assert caller.status == 429
+        answers.leave(answers.most_bytes)
+        await caller.get("/v1/holders")
+        assert (caller.status, answers.size_bytes) == (200, 0)

@@ -6,7 +6,7 @@ waiting takers. The store decides what happens to messages.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
@@ -116,8 +116,8 @@ class Queue(Counting):
         return self._takers.would_wait(values.topics(topics), limit)
 
     @property
-    def waiting(self) -> dict[str, int]:
-        """How many takers wait on each topic."""
+    def waiting(self) -> Mapping[str, int]:
+        """How many takers wait on each topic, as it is whenever it is looked at."""
         return self._takers.waiting
 
     @property

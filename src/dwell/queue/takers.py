@@ -9,7 +9,7 @@ of that take ask again, and a wake for a taker that has left is passed on.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Container, Coroutine, Sequence
+from collections.abc import Awaitable, Container, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dwell.batch.batch import Batch
@@ -82,6 +82,25 @@ class Take:
         self.was_woken = False
 
 
+class Waiting(Mapping[str, int]):
+    """How many takers wait on each topic, as it is whenever it is looked at."""
+
+    def __init__(self, parked: Mapping[str, OrderedDict[Taker, None]]) -> None:
+        self._parked = parked
+
+    def __getitem__(self, topic: str) -> int:
+        return len(self._parked[topic])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parked)
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
 class Takers:
     """All takers of one queue; ``spacing`` may hold back wakes under a stream of messages."""
 
@@ -94,12 +113,8 @@ class Takers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: set[Take] = set()
         self._parked: dict[str, OrderedDict[Taker, None]] = {}
+        self.waiting = Waiting(self._parked)
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def waiting(self) -> dict[str, int]:
-        """How many takers wait on each topic."""
-        return {topic: len(takers) for topic, takers in self._parked.items()}
 
     def open(self, home: Home, most: int) -> None:
         """Take calls, in this event loop; one call of the store asks for ``most`` messages."""

@@ -4,12 +4,14 @@ Its cost does not depend on the number of viewers, and is at most a few hundredt
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from heapq import nlargest
 from typing import Any, TypeAlias
 
 import msgspec
 
+from dwell.batch.prefixes import Prefixes
 from dwell.batch.spans import Spans
 from dwell.batch.stats import Holder, Stats, TopicStats
 from dwell.message import I64, Kind, TopicSettings
@@ -20,8 +22,10 @@ from dwell.server.sorting import in_order
 
 #: How many holders are known at most.
 MOST_HOLDERS = 1000
+#: How many topics on which takers wait are told by name, those with most takers.
+MOST_WAITING = 1000
 #: How long what was found out holds at least.
-_COUNTS_S, _RECENT_S, _PASS_S, _SETTINGS_S = 0.4, 1.0, 1.0, 2.0
+_COUNTS_S, _RECENT_S, _PASS_S, _SETTINGS_S, _WAITING_S = 0.4, 1.0, 1.0, 2.0, 0.3
 #: The part of the time that it may take to count the coming load, and to make rows of all topics.
 _LOAD_PART, _ROWS_PART = 0.02, 0.02
 #: How long what somebody looks at holds at least, and the part of the time that all looks may take.
@@ -74,6 +78,22 @@ class Overview(msgspec.Struct):
     next: int | None
 
 
+class HoldersAnswer(msgspec.Struct):
+    """Who has how many messages under lease, most first, and how many takers wait, by topic.
+
+    ``waiting`` has the 1,000 topics with most takers, and ``waiting_others`` is the sum of the
+    others; a taker counts on each topic on which it waits.
+    """
+
+    holders: list[Holder]
+    waiting: dict[str, int]
+    waiting_others: int = 0
+
+
+#: How many takers wait on which topics, and on all others together.
+Waiting: TypeAlias = tuple[dict[str, int], int]
+
+
 class Look(msgspec.Struct, frozen=True):
     """The view of a caller: prefixes and a part of the names, the order, and the page."""
 
@@ -99,11 +119,13 @@ class Board:
         self._lately: Shared[dict[str, Lately]] = Shared(partial(lately, queue), _RECENT_S)
         self._oldest: Shared[dict[str, int]] = Shared(queue.oldest_ready, _PASS_S)
         self._holders: SharedBy[tuple[str, ...], list[Holder]] = SharedBy(self._held, _PASS_S)
+        self._waiting: SharedBy[tuple[str, ...], Waiting] = SharedBy(self._parked, _WAITING_S)
         self._settings: SharedBy[str, TopicSettings] = SharedBy(queue.settings, _SETTINGS_S)
         self._load: SharedBy[Counted, I64] = SharedBy(self.count, _PASS_S, _LOAD_PART)
         self._rows: Shared[list[TopicRow]] = Shared(self._made, _COUNTS_S, _ROWS_PART)
         self._shown: SharedBy[Look, Overview] = SharedBy(self._part, _SHOWN_S, _SHOWN_PART)
         self._told: dict[Look, tuple[Overview, msgspec.Raw]] = {}
+        self._held_told: dict[tuple[str, ...], tuple[list[Holder], Waiting, msgspec.Raw]] = {}
         #: How many streams show it.
         self.watchers = 0
 
@@ -126,9 +148,40 @@ class Board:
             told = self._told[look] = overview, msgspec.Raw(msgspec.json.encode(overview))
         return told[1]
 
-    async def holders(self, prefixes: tuple[str, ...]) -> list[Holder]:
-        """Return who has messages of such topics under lease, those with most first."""
-        return await self._holders.get(prefixes)
+    async def holders(self, prefixes: tuple[str, ...]) -> msgspec.Raw:
+        """Return who has messages of such topics under lease, and how many takers wait, in JSON.
+
+        It is written once for all who look at it.
+        """
+        held, waiting = await self._holders.get(prefixes), await self.waiting(prefixes)
+        told = self._held_told.get(prefixes)
+        if told is None or told[0] is not held or told[1] is not waiting:
+            data = msgspec.Raw(msgspec.json.encode(HoldersAnswer(held, *waiting)))
+            if told is not None and told[2] == data:
+                data = told[2]
+            if len(self._held_told) >= _MOST_SHOWN:
+                self._held_told.clear()
+            told = self._held_told[prefixes] = held, waiting, data
+        return told[2]
+
+    async def waiting(self, prefixes: tuple[str, ...]) -> Waiting:
+        """Return how many takers wait on which topics, those with most, and on all others."""
+        return await self._waiting.get(prefixes)
+
+    async def _parked(self, prefixes: tuple[str, ...]) -> Waiting:
+        waiting, covered = self._queue.waiting, Prefixes(prefixes)
+        names, found, total = list(waiting), list[tuple[int, str]](), 0
+        for at in range(0, len(names), _AT_ONCE):
+            some = [
+                (waiting.get(name, 0), name)
+                for name in names[at : at + _AT_ONCE]
+                if covered.cover(name)
+            ]
+            total += sum(count for count, _ in some)
+            found = nlargest(MOST_WAITING, (*found, *some))
+            await asyncio.sleep(0)
+        shown = {name: count for count, name in found if count}
+        return shown, total - sum(shown.values())
 
     def _held(self, prefixes: tuple[str, ...]) -> Any:
         return self._queue.holders(MOST_HOLDERS, prefixes=prefixes)
@@ -195,7 +248,7 @@ def _less_of(sort: str, row: TopicRow) -> tuple[float, str]:
 
 
 def _row(
-    name: str, counts: TopicStats, recent: Lately, oldest_ms: int | None, waiting: dict[str, int]
+    name: str, counts: TopicStats, recent: Lately, oldest_ms: int | None, waiting: Mapping[str, int]
 ) -> TopicRow:
     return TopicRow(
         name,

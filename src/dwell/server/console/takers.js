@@ -19,9 +19,9 @@ export async function takersPage(page) {
   const draw = () => {
     held.show(found.holders);
     const takers = Object.entries(found.waiting).sort();
-    waiting.show(takers.slice(0, 1000));
+    waiting.show(takers);
     const total = found.holders.reduce((sum, row) => sum + row.messages, 0);
-    fill(status, `${many(total)} under lease${found.holders.length >= 1000 ? " with the first 1,000 of those who hold any" : ""}; ${many(takers.reduce((sum, [, number]) => sum + number, 0), "taker")} wait.`);
+    fill(status, `${many(total)} under lease${found.holders.length >= 1000 ? " with the first 1,000 of those who hold any" : ""}; ${many(takers.reduce((sum, [, number]) => sum + number, found.waiting_others), "taker")} wait${found.waiting_others ? `, ${count(found.waiting_others)} of them on topics beyond the first 1,000` : ""}.`);
   };
   draw();
   page.watch({ holders: true }, (kind, data) => { found = data; draw(); }, draw);

@@ -1,7 +1,7 @@
 """The API: every endpoint, in the order of the documents."""
 
 from dwell.message import TopicSettings
-from dwell.server.board.board import Overview
+from dwell.server.board.board import HoldersAnswer, Overview
 from dwell.server.http import (
     board,
     care,
@@ -401,7 +401,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/v1/holders",
         board.holders,
         _LOOKING,
-        b.HoldersAnswer,
+        HoldersAnswer,
         b.HoldersQuery,
         group="board",
         scope=Scope.OWN,

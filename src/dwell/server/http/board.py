@@ -5,15 +5,13 @@ from itertools import product
 from typing import TypeAlias
 
 from dwell.batch.spans import Spans
-from dwell.batch.stats import Holder
 from dwell.given import values
 from dwell.message import I64
-from dwell.server.board.board import Counted, Look
+from dwell.server.board.board import MOST_WAITING, Counted, HoldersAnswer, Look
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.paging import names_after
 from dwell.server.http.schemas.board import (
-    HoldersAnswer,
     HoldersQuery,
     LoadAnswer,
     LoadRequest,
@@ -23,6 +21,9 @@ from dwell.server.http.schemas.board import (
 )
 from dwell.server.http.schemas.requests import TopicsQuery
 from dwell.version import VERSION
+
+#: What a row of holders takes at most, nearly always: two names and two numbers.
+_ROW_BYTES = 1024
 
 _Count: TypeAlias = Callable[[Counted], Awaitable[I64]]
 
@@ -84,26 +85,13 @@ async def holders(call: Call) -> Answer:
     """Say who has how many messages under lease, and how many takers wait, by topic."""
     ask = call.query(HoldersQuery)
     prefixes = _both(call.prefixes(), ask.prefixes.split(","))
-    return call.answer(
-        _seen(call, prefixes, await call.queue.holders(ask.limit, prefixes=prefixes))
-    )
-
-
-async def holders_of(call: Call) -> HoldersAnswer:
-    """Return the same as the board has it."""
-    prefixes = call.prefixes()
-    return _seen(call, prefixes, await call.service.board.holders(prefixes))
+    await call.reserve_answer((ask.limit + MOST_WAITING) * _ROW_BYTES)
+    found = await call.queue.holders(ask.limit, prefixes=prefixes)
+    waiting = await call.service.board.waiting(prefixes)
+    return call.made_answer(call.answer(HoldersAnswer(found, *waiting)))
 
 
 def _both(some: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
     """Return how names begin that begin as one of some, and as one of others."""
     pairs = product(some, others)
     return tuple({max(a, b, key=len) for a, b in pairs if a.startswith(b) or b.startswith(a)})
-
-
-def _seen(call: Call, prefixes: tuple[str, ...], found: list[Holder]) -> HoldersAnswer:
-    waiting = call.queue.waiting
-    return HoldersAnswer(
-        found,
-        {name: count for name, count in waiting.items() if name.startswith(prefixes)},
-    )

@@ -3,11 +3,15 @@
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Raw
 
 from dwell.errors import AccessDenied, DwellError, ServerBusy
 from dwell.given import values
 from dwell.server.http.answer import Answer
-from dwell.server.http.board import holders_of, load_of, look_of
+from dwell.server.http.board import load_of, look_of
 from dwell.server.http.call import Call
 from dwell.server.http.health import health_of
 from dwell.server.http.push import counted, event_of
@@ -22,6 +26,8 @@ _SILENCE_S = 15.0
 MOST_WATCHERS = 500
 
 _Views = dict[str, Callable[[], Awaitable[object]]]
+#: The kind of an event, and its data in JSON.
+_Told: TypeAlias = tuple[str, Raw]
 
 
 async def watch(call: Call) -> Answer:
@@ -56,7 +62,7 @@ def _views(call: Call, ask: WatchRequest) -> _Views:
         call.allow([values.topic(topic) for topic in load.topics])
         views["load"] = lambda: load_of(call, load, board.load)
     if ask.holders:
-        views["holders"] = lambda: holders_of(call)
+        views["holders"] = lambda: board.holders(call.prefixes())
     if ask.health:
         call.allow(None)
         views["health"] = lambda: health_of(call)
@@ -80,28 +86,30 @@ async def _events(call: Call, views: _Views) -> AsyncGenerator[bytes]:
 
 
 async def _changes(call: Call, views: _Views) -> AsyncIterator[bytes]:
-    loop, sent, latest_s = asyncio.get_running_loop(), dict[str, bytes](), 0.0
+    # Kept as the board has it, which is the same for many streams; the event is a copy.
+    loop, sent, latest_s = asyncio.get_running_loop(), dict[str, _Told](), 0.0
 
     def check() -> None:
         call.prefixes()
 
     while not call.waits.is_over and not call.delivery.is_ended:
         for kind, find in views.items():
-            event = await _event(kind, find)
-            if sent.get(kind) != event:
-                sent[kind], latest_s = event, loop.time()
-                yield event
+            told = await _told(kind, find)
+            if sent.get(kind) != told:
+                sent[kind], latest_s = told, loop.time()
+                yield event_of(*told)
         if loop.time() - latest_s >= _SILENCE_S:
             latest_s = loop.time()
             yield b": still here\n\n"
         await call.waits.wait(call.delivery, asyncio.sleep(_LOOK_S), check)
 
 
-async def _event(kind: str, find: Callable[[], Awaitable[object]]) -> bytes:
+async def _told(kind: str, find: Callable[[], Awaitable[object]]) -> _Told:
     """Return what there is to see now, or why it cannot be seen; raises AccessDenied."""
     try:
-        return event_of(kind, await find())
+        found = await find()
     except AccessDenied:
         raise
     except DwellError as error:
-        return event_of("problem", problem_of(error))
+        kind, found = "problem", problem_of(error)
+    return kind, found if isinstance(found, Raw) else Raw(msgspec.json.encode(found))

@@ -4,10 +4,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from dwell.batch.stats import Holder
 from dwell.message import MAX_BATCH_MESSAGES, MAX_DELAY_MS, MAX_TOPIC_CHARS
 from dwell.queue.counting import MOST_SPANS
-from dwell.server.board.board import MOST_HOLDERS, Overview
+from dwell.server.board.board import MOST_HOLDERS, HoldersAnswer, Overview
 from dwell.server.http.schemas.answers import EventRow
 from dwell.server.http.schemas.requests import Moment, Place, Position, Request, Topic
 
@@ -98,13 +97,6 @@ class OldestAnswer(Struct):
 
     topics: dict[str, int]
     next: str | None = None
-
-
-class HoldersAnswer(Struct):
-    """Owners and their counts of leased messages, most first; waiting takers by topic."""
-
-    holders: list[Holder]
-    waiting: dict[str, int]
 
 
 class Timing(Struct):
