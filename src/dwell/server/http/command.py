@@ -6,7 +6,6 @@ id, which finds it without a search. One of a topic on which the caller has no r
 """
 
 from base64 import b64encode
-from collections import OrderedDict
 from itertools import repeat
 
 import numpy as np
@@ -38,12 +37,6 @@ _REFUSED = {
 
 #: What a look for an id in a topic counts as in a turn of the event loop.
 _LOOK_BYTES = 4096
-
-#: How many receipts are kept at hand; older ones are looked for.
-_MOST_RECEIPTS = 100_000
-
-#: By id, the topic and the receipt of what was popped last.
-_Receipts = OrderedDict[str, tuple[str, str]]
 
 
 async def command(call: Call) -> Answer:
@@ -94,10 +87,7 @@ async def _pop(call: Call, ask: Command) -> CommandAnswer:
     if not len(batch):
         return CommandAnswer(True)
     message = batch[0]
-    receipts = _receipts(call)
-    receipts[message.id] = message.topic, message.receipt or ""
-    if len(receipts) > _MOST_RECEIPTS:
-        receipts.popitem(last=False)
+    call.waits.receipts.add(message, call.queue.clock.now_ms())
     try:
         return CommandAnswer(True, id=message.id, value=message.body.decode())
     except UnicodeDecodeError:
@@ -116,13 +106,13 @@ async def _finish(call: Call, ask: Command) -> CommandAnswer:
 
 
 def _at_hand(call: Call, topic: str | None, id_: str) -> str | None:
-    receipts = _receipts(call)
-    if id_ not in receipts or topic not in (None, receipts[id_][0]):
+    receipts = call.waits.receipts
+    if id_ not in receipts or topic not in (None, receipts[id_].topic):
         return None
     # The same id may have been popped from another's topic since.
-    if not call.may(receipts[id_][0], Right.TAKE):
+    if not call.may(receipts[id_].topic, Right.TAKE):
         return None
-    return receipts.pop(id_)[1]
+    return receipts.pop(id_).receipt
 
 
 async def _held(call: Call, ask: Command, topic: str | None, id_: str) -> str | None:
@@ -204,10 +194,6 @@ def _id(ask: Command) -> str:
         raise InvalidId("id: got none, expected the caller's own, unique over all topics")
     values.own_id(ask.id)
     return ask.id
-
-
-def _receipts(call: Call) -> _Receipts:
-    return call.waits.receipts
 
 
 _VERBS = {"add": _add, "pop": _pop, "finish": _finish, "delete": _delete}

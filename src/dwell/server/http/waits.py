@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
 from dwell.errors import DwellError
 from dwell.server.http.delivery import Delivery
+from dwell.server.http.receipts import Receipts
 from dwell.server.http.returns import Returns
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Waits:
         self.is_over = False
         self.streams: dict[str, Stream] = {}
         self.returns = Returns()
-        self.receipts: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self.receipts = Receipts()
 
     def __len__(self) -> int:
         return len(self._waiting)
