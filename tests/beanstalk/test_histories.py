@@ -2,6 +2,7 @@
 
 import re
 
+from dwell.server.beanstalk import tubes as beanstalk_tubes
 from dwell.server.beanstalk.histories import Histories
 from dwell.store.embedded import EmbeddedStore
 from tests.beanstalk.served import Line, Served, beanstalkd
@@ -130,6 +131,19 @@ def test_noted_tubes_are_bounded(served, line):
             line.read()
     assert len(served.port.desk.hall.order._noted) <= 20_000
     assert tubes(line) == ["default", "t24999"]
+
+
+def test_all_tubes_with_jobs_are_listed_however_many_there_are(served, line, monkeypatch):
+    monkeypatch.setattr(beanstalk_tubes, "_MOST_NOTED", 10)
+    served.port.desk.hall.order._purge_at = 10
+    names = [f"t{at}" for at in range(50)]
+    for name in names:
+        served.call(served.queue.put(name, b"x"))
+    for _ in range(3):
+        assert tubes(line) == ["default", *names]
+        assert line.stats(b"stats")["current-tubes"] == "51"
+        # What is chosen then comes after them, and puts none of them out of its place.
+        line.ask(b"use t7\r\n")
 
 
 def test_histories_are_bounded_and_the_latest_are_kept():

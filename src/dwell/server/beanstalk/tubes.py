@@ -57,13 +57,12 @@ class TubeOrder:
         """Note a tube that a connection chose."""
         if len(self._noted) >= self._purge_at:
             self._keep(self._chosen)
-            self._purge_at = 2 * len(self._noted) + _MOST_NOTED
         self._noted[tube] = None
 
     def ordered(self, tubes: Mapping[str, str]) -> dict[str, str]:
         """Return all tubes that there are in order, with what they are mapped to."""
-        for tube in tubes:
-            self.note(tube)
+        # Those that are noted keep their places; none may be forgotten between two of them.
+        self._noted.update(dict.fromkeys(tubes))
         self._keep(tubes)
         return {tube: tubes[tube] for tube in self._noted if tube in tubes}
 
@@ -71,6 +70,7 @@ class TubeOrder:
         """Forget tubes that are not there any more."""
         there = {DEFAULT_TUBE, *tubes}
         self._noted = {tube: None for tube in self._noted if tube in there}
+        self._purge_at = 2 * len(self._noted) + _MOST_NOTED
 
 
 class Pauses:
