@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from dwell.errors import BatchTooLarge, InvalidInput
 from dwell.message import MAX_BATCH_MESSAGES
-from dwell.server.http import elements
+from dwell.server.http import call, elements, messageheaders
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.media import Media
 from dwell.server.http.putrows import bodies_of
@@ -23,6 +23,7 @@ from dwell.server.http.schemas.requests import (
 )
 from dwell.server.http.tables import table_of
 from dwell.wire.columns import PutColumns, ReceiptColumns
+from tests.http.test_http_api import calling
 
 _MANY = 2_000_000
 
@@ -125,6 +126,24 @@ async def test_bodies_are_read_in_turns_and_no_more_than_a_batch_may_have(one):
             await reading
     else:
         assert await reading == [b"\n" * 1500] * MAX_BATCH_MESSAGES
+
+
+@pytest.mark.parametrize("verb", ["cancel", "reschedule", "kick", "get"])
+async def test_no_endpoint_reads_more_elements_than_it_may_have(verb, monkeypatch):
+    read = []
+    decode = call.decoded
+
+    def noted(data, kind, form):
+        read.append(len(data))
+        return decode(data, kind, form)
+
+    for module in (call, messageheaders):
+        monkeypatch.setattr(module, "decoded", noted)
+    data = b'{"ids":[' + b'"a",' * 100_000 + b'"a"]}'
+    async with calling() as caller:
+        path = f"/v1/topics/t/{verb}"
+        await caller.post(path, data, content="application/json; charset=utf-8")
+        assert (caller.status, read) == (413, [])
 
 
 # --- elements ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from dwell.errors import InvalidHeaders
 from dwell.message import MAX_HEADERS, MAX_HEADERS_BYTES
+from dwell.server.http import elements
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
 
@@ -39,8 +40,14 @@ def unpacked(raw: msgspec.Raw, field: str, *, packed: bool) -> dict[str, str] | 
 
 
 def request_of(call: Call, kind: type[T]) -> T:
-    """Return a body that has headers, or a filter that has; raises InvalidInput."""
+    """Return a body that has headers, or a filter that has.
+
+    Raises InvalidInput and BatchTooLarge.
+    """
     form = call.given
+    # Headers are left as they are written; only lists of ids, and of what each gets, are read.
+    if form is Media.JSON and "ids" in kind.__struct_fields__:
+        elements.check(call.data, kind)
     found: T = decoded(call.data, _left_packed(kind), form)
     for part in (found, getattr(found, "filter", None)):
         raw = getattr(part, "headers", None)

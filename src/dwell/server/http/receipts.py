@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dwell.message import Message
 
 #: How much memory they may take: some ten thousands of them, fewer where ids are long.
-MOST_BYTES = 16 * 1024 * 1024
+MOST_BYTES = 8 * 1024 * 1024
 #: What one takes beside its texts.
 _ONE_BYTES = 256
 
