@@ -16,11 +16,12 @@ from hypothesis.stateful import (
 )
 
 import dwell
+from dwell.batch.prefixes import Prefixes
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreError
 from dwell.queue import Queue
 from dwell.store.base import Store
-from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded import EmbeddedStore, counting
 from dwell.store.embedded.limits import Limits
 from dwell.testing.faults import FaultyDisk
 from dwell.testing.machine import StoreMachine
@@ -248,3 +249,25 @@ def test_an_unknown_way_to_sync_is_refused(tmp_path: Path) -> None:
         with pytest.raises(dwell.InvalidSettings, match='expected "always", "never" or a time'):
             dwell.open(tmp_path / "store", sync=sync)
     assert not (tmp_path / "store").exists()
+
+
+async def test_holders_are_found_without_a_look_at_all_topics(tmp_path, monkeypatch):
+    seen = []
+    cover = Prefixes.cover
+
+    def noted(self, name):
+        seen.append(name)
+        return cover(self, name)
+
+    monkeypatch.setattr(Prefixes, "cover", noted)
+    monkeypatch.setattr(counting, "_NAMES_AT_ONCE", 1)
+    async with Queue(EmbeddedStore(tmp_path)) as queue:
+        for topic in ("a1", "a2", "b1", "c1"):
+            await queue.put_many(topic, ["x"] * 3)
+        for topic, count in (("a1", 1), ("a2", 2), ("b1", 3)):
+            await queue.take(topic, count, owner="me", lease="1h")
+        held = await queue.holders(prefixes=("a", "c"))
+        assert [(one.topic, one.messages) for one in held] == [("a2", 2), ("a1", 1)]
+        assert sorted(seen) == ["a1", "a2", "b1"]
+        assert [one.topic for one in await queue.holders(1, prefixes=("a",))] == ["a2"]
+        assert await queue.holders(prefixes=("c",)) == []

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 
+from dwell.batch.prefixes import Prefixes
 from dwell.batch.spans import Spans
 from dwell.batch.stats import ALL_TOPICS, Holder
 from dwell.message import I64, State
@@ -21,6 +22,8 @@ from dwell.store.embedded.timekeeper import Timekeeper
 #: How many rows are counted before other tasks run: about a millisecond.
 _AT_ONCE = 1 << 18
 _NEVER = 2**62
+#: How many names are compared before other tasks run, and the part of a pair that is the topic.
+_NAMES_AT_ONCE, _TOPIC = 1000, 0xFFFFFFFF
 
 
 class Counting(Store):
@@ -64,26 +67,26 @@ class Counting(Store):
         if not table.total(State.LEASED):
             return []
         rows = table.rows_where(lambda part: table.state[part] == State.LEASED)
-        if prefixes != ALL_TOPICS:
-            all_topics = self._machine.topics.names
-            wanted = np.array([name.startswith(prefixes) for name in all_topics], dtype=bool)
-            rows = rows[wanted[table.topic[rows]]]
         owners, topics = table.owner[rows].astype(np.int64), table.topic[rows].astype(np.int64)
         pairs, where, counts = np.unique(
             owners << 32 | topics, return_inverse=True, return_counts=True
         )
         until_ms = np.full(len(pairs), _NEVER)
         np.minimum.at(until_ms, where, table.lease_until_ms[rows])
-        most = np.argsort(-counts, kind="stable")[:limit].tolist()
         names = {number: name for name, number in self._machine.owners.items()}
+        of_topics = list(map(self._machine.topics.names.__getitem__, (pairs & _TOPIC).tolist()))
+        # The rest is of the moment when the rows were read.
+        most = np.argsort(-counts, kind="stable")
+        if prefixes != ALL_TOPICS:
+            most = most[(await _covered(of_topics, prefixes))[most]]
         return [
             Holder(
                 names.get(int(pairs[at]) >> 32, ""),
-                self._machine.topics.names[int(pairs[at]) & 0xFFFFFFFF],
+                of_topics[at],
                 int(counts[at]),
                 int(until_ms[at]),
             )
-            for at in most
+            for at in most[:limit].tolist()
         ]
 
     async def condition(self) -> dict[str, int | str]:
@@ -115,3 +118,12 @@ class Counting(Store):
             yield slice(start, min(start + _AT_ONCE, self._table.top))
             start += _AT_ONCE
             await asyncio.sleep(0)
+
+
+async def _covered(names: list[str], prefixes: tuple[str, ...]) -> np.ndarray:
+    """Return which names begin with one of some prefixes."""
+    covered, found = Prefixes(prefixes), list[bool]()
+    for at in range(0, len(names), _NAMES_AT_ONCE):
+        found += map(covered.cover, names[at : at + _NAMES_AT_ONCE])
+        await asyncio.sleep(0)
+    return np.array(found, dtype=bool)
