@@ -518,13 +518,14 @@ async def test_who_holds_what_is_written_once_for_all_who_watch(monkeypatch):
             assert await shown.holders(("",)) is first
 
 
-async def test_who_holds_what_counts_among_answers_that_are_not_sent(monkeypatch):
+@pytest.mark.parametrize("path", ["/v1/holders", "/v1/events?position=0"])
+async def test_what_may_be_long_counts_among_answers_that_are_not_sent(path, monkeypatch):
     monkeypatch.setattr(window, "PATIENCE_S", 0.05)
     async with calling() as caller:
         answers = caller.server.service.in_flight.answers
         await answers.enter(answers.most_bytes)
-        await caller.get("/v1/holders")
+        await caller.get(path)
         assert caller.status == 429
         answers.leave(answers.most_bytes)
-        await caller.get("/v1/holders")
+        await caller.get(path)
         assert (caller.status, answers.size_bytes) == (200, 0)

@@ -41,6 +41,9 @@ from dwell.server.http.schemas.requests import (
 )
 from dwell.wire.columns import columns_of_events, columns_of_sweep
 
+#: What an event takes at most, nearly always: two names and some numbers.
+_EVENT_BYTES = 1024
+
 
 async def list_messages(call: Call) -> Answer:
     """List a topic's messages of one state by due, from after ``cursor``.
@@ -99,6 +102,7 @@ async def sweep(call: Call) -> Answer:
 async def events(call: Call) -> Answer:
     """Return what happened, in order, from a position on."""
     ask = call.query(EventsQuery)
+    await call.reserve_answer(ask.limit * _EVENT_BYTES)
     page = await call.queue.events(ask.position, ask.limit)
     form = call.asked
     if form is Media.COLUMNS:
@@ -116,7 +120,7 @@ async def events(call: Call) -> Answer:
     answer.headers["dwell-end-position"] = str(page.end_position)
     answer.headers["dwell-since"] = page.since
     answer.headers["dwell-history"] = page.history
-    return answer
+    return call.made_answer(answer)
 
 
 async def stats(call: Call) -> Answer:
