@@ -10,6 +10,7 @@ import pytest
 
 import dwell
 from dwell.server.tokens import Tokens, hash_of
+from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.store import EmbeddedStore
 from tests.beanstalk.served import Line
 from tests.beanstalk.served import Served as BeanstalkServed
@@ -328,6 +329,29 @@ async def test_a_repeat_of_what_was_done_needs_no_room(tmp_path):
         # A repeat that has more than the request had brings what is more.
         longer = await ask("a", where, rows(9), **{"dwell-call": f"{number};again"})
         assert longer[0] == 507
+
+
+async def test_no_tenant_pushes_out_what_another_has_done(tmp_path):
+    limits = Limits(calls=64, call_block=16)
+    store = EmbeddedStore(tmp_path / "store", limits=limits)
+    async with tenants(tmp_path, "pending = 30", store=store) as (ask, server):
+        other, more = "/v1/topics/b.t/messages", "/v1/topics/a.t/messages?on_conflict=replace"
+        first = await ask("b", other, {"body": "pay"}, **{"dwell-call": "2f6b9c01d4e8a377"})
+        for number in range(1, 100):
+            same = [{"body": "x", "id": str(n)} for n in range(10)]
+            status, _ = await ask("a", more, same, **{"dwell-call": f"{number:x}000000000000"})
+            assert status == 200
+        again = await ask("b", other, {"body": "pay"}, **{"dwell-call": "2f6b9c01d4e8a377;again"})
+        assert again == first
+        assert (await server.queue.stats()).topics["b.t"].ready == 1
+
+
+async def test_no_tenant_is_told_what_another_has_done(tmp_path):
+    store = EmbeddedStore(tmp_path / "store")
+    async with tenants(tmp_path, "pending = 10", store=store) as (ask, server):
+        await ask("a", "/v1/topics/a.t/messages", {"body": "x"}, **{"dwell-call": "1f"})
+        await ask("b", "/v1/topics/b.t/messages", {"body": "x"}, **{"dwell-call": "1f;again"})
+        assert (await server.queue.stats()).topics["b.t"].ready == 1
 
 
 def test_jobs_of_beanstalk_have_the_quota_of_callers_without_a_token(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dwell import Result, State
-from dwell.batch.calls import AGAIN, numbers_of
+from dwell.batch.calls import AGAIN, CALLER_SHIFT, MOST_FIRST, first_of_caller, numbers_of
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreError
 from dwell.queue import Queue
@@ -204,6 +204,39 @@ async def test_only_so_many_outcomes_are_kept(tmp_path: Path) -> None:
         clock.advance(60_001)
         await asked(queue, request, 1_000, is_again=False)
         assert not (await queue.store.outcomes(numbers_of(900, 4) | np.uint64(AGAIN))).any()
+
+
+async def test_who_has_most_outcomes_loses_the_oldest(tmp_path: Path) -> None:
+    limits = Limits(calls=12, call_block=4)
+    few, many = (caller << CALLER_SHIFT for caller in (3, 7))
+    one: Request = lambda q: q.put_many("t", ["x"])  # noqa: E731
+    three: Request = lambda q: q.put_many("t", ["x"] * 3)  # noqa: E731
+
+    async def known(queue: Queue, first: int, count: int) -> int:
+        found = await queue.store.outcomes(numbers_of(first, count) | np.uint64(AGAIN))
+        return int((found > 0).sum())
+
+    for _ in range(2):
+        async with Queue(EmbeddedStore(tmp_path / "store", limits=limits)) as queue:
+            for first in range(1_000, 1_300, 3):
+                await asked(queue, three, many + first, is_again=False)
+                if first == 1_150:
+                    await asked(queue, one, few + 1, is_again=False)
+            assert await known(queue, few + 1, 1) == 1
+            assert await known(queue, many + 1_150, 3) == 0
+            assert await known(queue, many + 1_000, 300) >= 8
+            assert queue.store._machine.calls.size <= 12 + 4  # type: ignore[attr-defined]
+    async with Queue(EmbeddedStore(tmp_path / "store", limits=limits)) as queue:
+        four: Request = lambda q: q.put_many("t", ["x"] * 4)  # noqa: E731
+        await asked(queue, four, few + 100, is_again=False)
+        assert await known(queue, few + 1, 1) + await known(queue, few + 100, 4) == 5
+
+
+def test_numbers_of_callers_lie_apart_and_stay_numbers() -> None:
+    firsts = {first_of_caller(n, who) for who in "ab" for n in (*range(1, 1_000), MOST_FIRST - 1)}
+    assert len(firsts) == 2_000
+    assert all(0 <= first < MOST_FIRST for first in firsts)
+    assert len({first >> CALLER_SHIFT for first in firsts}) == 2
 
 
 def test_a_part_of_a_batch_has_the_numbers_of_its_places() -> None:

@@ -6,6 +6,9 @@ numbers writes them down with the verb. It answers a repeat with the results of 
 and does only the part that was not done.
 """
 
+from functools import lru_cache
+from hashlib import blake2b
+
 import numpy as np
 
 from dwell.message import U64
@@ -15,6 +18,26 @@ AGAIN = 1 << 63
 
 #: Requests draw numbers below this, so that the numbers of all their messages are below AGAIN.
 MOST_FIRST = 1 << 62
+
+#: The bits of a number above these are those of its caller, whose numbers are dropped together.
+CALLER_SHIFT = 50
+_CALLERS = MOST_FIRST >> CALLER_SHIFT
+#: An odd number: a product with it is another for each number below 2**62, and has all its bits.
+_MIX = 0x9E3779B97F4A7C15
+
+
+def first_of_caller(number: int, caller: str) -> int:
+    """Return the number that stands for a request of one of many callers.
+
+    Its high bits follow from the caller, and the others from the number that the caller drew.
+    """
+    mixed = number * _MIX % MOST_FIRST
+    return (_place_of(caller) << CALLER_SHIFT) | mixed // _CALLERS
+
+
+@lru_cache(maxsize=10_000)
+def _place_of(caller: str) -> int:
+    return int.from_bytes(blake2b(caller.encode(), digest_size=8).digest(), "big") % _CALLERS
 
 
 def numbers_of(first: int, count: int) -> U64:

@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.batch.calls import first_of_caller
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt, ServerBusy
 from dwell.given import values
@@ -499,7 +500,7 @@ class Call:
         if said is None or not self.endpoint.numbered or not self.queue.store.keeps_calls:
             return None
         number, is_again = parse_call(said)
-        return Calling(number, is_again=is_again)
+        return Calling(first_of_caller(number, self.token), is_again=is_again)
 
     def _header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

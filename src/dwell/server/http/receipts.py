@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from dwell.message import Message
 
-#: How much memory they may take: some ten thousands of them, fewer where ids are long.
-MOST_BYTES = 8 * 1024 * 1024
+#: How much memory they may take: that of some thousands, or of fewer where ids are long.
+MOST_BYTES = 4 * 1024 * 1024
 #: What one takes beside its texts.
 _ONE_BYTES = 256
 

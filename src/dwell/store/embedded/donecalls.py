@@ -4,13 +4,13 @@ A request whose answer was lost is sent again, and gets the results of the first
 has the numbers in the record of the verb, and snapshots have everything that is kept here.
 """
 
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from dwell.batch.calls import are_again, plain
+from dwell.batch.calls import CALLER_SHIFT, are_again, plain
 from dwell.message import U8, U32, U64, Result
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.limits import LIMITS, Limits
@@ -100,11 +100,17 @@ class Late:
 
 
 class DoneCalls:
-    """The newest ``limits.calls`` messages with call numbers, for ``limits.calls_ms`` at least."""
+    """The newest ``limits.calls`` messages with call numbers, for ``limits.calls_ms`` at least.
+
+    Where that is too many, the oldest of the caller that has most of them are dropped first, so
+    that no caller pushes out the results of others.
+    """
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
-        self._blocks: deque[tuple[int, Block]] = deque()
+        self._blocks: list[tuple[int, Block]] = []
+        #: How many messages each caller has in the blocks.
+        self._of_callers: Counter[int] = Counter()
         #: The block being filled, its size so far, and the time of its newest record.
         self._newest = _empty(limits.call_block)
         self._count = 0
@@ -136,15 +142,39 @@ class DoneCalls:
             column[self._count : end] = values
         self._count, self._newest_ms = end, time_ms
         if end == self._limits.call_block:
-            self._blocks.append((time_ms, self._newest.sorted(end)))
+            self._append(time_ms, self._newest.sorted(end))
             self._count = 0
             self._drop(time_ms)
 
     def _drop(self, now_ms: int) -> None:
-        """Drop blocks that are too old, or too many."""
-        kept, oldest_ms = self.size, now_ms - self._limits.calls_ms
-        while self._blocks and (kept > self._limits.calls or self._blocks[0][0] < oldest_ms):
-            kept -= len(self._blocks.popleft()[1].numbers)
+        """Drop messages that are too old, or too many."""
+        oldest_ms = now_ms - self._limits.calls_ms
+        while self._blocks and self._blocks[0][0] < oldest_ms:
+            self._of_callers.subtract(dict(_callers_of(self._blocks.pop(0)[1])))
+        more = self.size - self._limits.calls
+        while more > 0 and self._blocks:
+            more -= self._drop_oldest_of(max(self._of_callers, key=self._of_callers.__getitem__))
+        self._of_callers = +self._of_callers
+
+    def _append(self, time_ms: int, block: Block) -> None:
+        self._blocks.append((time_ms, block))
+        self._of_callers.update(dict(_callers_of(block)))
+
+    def _drop_oldest_of(self, caller: int) -> int:
+        """Drop the oldest messages of a caller, those of one block; return how many."""
+        bounds = np.array([caller, caller + 1], np.uint64) << np.uint64(CALLER_SHIFT)
+        for at, (time_ms, block) in enumerate(self._blocks):
+            first, end = block.numbers.searchsorted(bounds).tolist()
+            if first == end:
+                continue
+            if end - first == len(block.numbers):
+                del self._blocks[at]
+            else:
+                others = np.delete(np.arange(len(block.numbers)), slice(first, end))
+                self._blocks[at] = time_ms, block.picked(others)
+            self._of_callers[caller] -= end - first
+            return int(end - first)
+        raise AssertionError(f"no block has numbers of caller {caller}")
 
     @property
     def size(self) -> int:
@@ -189,12 +219,18 @@ class DoneCalls:
             all_of_them, step = Block(*(arrays[name] for name in ARRAYS)), self._limits.call_block
             for start in range(0, len(all_of_them.numbers), step):
                 part = all_of_them.picked(slice(start, start + step))
-                self._blocks.append((time_ms, part.sorted(len(part.numbers))))
+                self._append(time_ms, part.sorted(len(part.numbers)))
 
 
 def _empty(size: int) -> Block:
     numbers, seqs = np.zeros(size, np.uint64), np.zeros(size, np.uint64)
     return Block(numbers, np.zeros(size, np.uint32), seqs, np.zeros(size, np.uint8))
+
+
+def _callers_of(block: Block) -> Iterator[tuple[int, int]]:
+    """Yield the callers of a block with numbers, and how many messages each has."""
+    callers, counts = np.unique(block.numbers >> np.uint64(CALLER_SHIFT), return_counts=True)
+    return zip(callers.tolist(), counts.tolist(), strict=True)
 
 
 def _columns(block: Block) -> tuple[np.ndarray, ...]:
