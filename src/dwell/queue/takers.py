@@ -276,7 +276,7 @@ class Takers:
             self._wake_all(take)
 
     def _is_cut(self, take: Take, batch: Batch, matters: bool) -> bool:
-        """Tell whether an answer may be short for its size or its topics, and a taker needs more."""
+        """Tell whether an answer may be short for its size or topics, and a taker needs more."""
         topics = take.wish.topics
         if not matters and self._parked.keys().isdisjoint(topics):
             return False
