@@ -1,4 +1,4 @@
-"""Answers: what goes back for a request, and refusals that are no error of the queue's."""
+"""Answers to requests, and refusals that are not errors of the queue."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
@@ -62,7 +62,7 @@ def problem(what: Problem) -> Answer:
 
 
 def refused(error: Exception) -> Answer | None:
-    """Return the answer to a request that came to nothing; None for what nobody has foreseen."""
+    """Return the answer to a request that failed; None for an unexpected error."""
     if isinstance(error, DwellError):
         return problem(problem_of(error))
     if isinstance(error, Refusal):
@@ -71,7 +71,7 @@ def refused(error: Exception) -> Answer | None:
     return problem(_NO_MEMORY) if isinstance(error, MemoryError) else None
 
 
-#: Made beforehand, as there may be no memory to make it in.
+#: Made in advance, as there may be no memory for it later.
 _NO_MEMORY = Problem(
     "urn:dwell:error:StoreError",
     "The server has no memory left",

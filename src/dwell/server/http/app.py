@@ -59,13 +59,13 @@ class App:
         self._routes = Routes((*ENDPOINTS, *_DOCUMENTS, *CONSOLE))
 
     def now_ms(self) -> int:
-        """Return what time it is here."""
+        """Return the time of the server."""
         return self._service.queue.clock.now_ms()
 
     def call(
         self, method: str, target: bytes, headers: dict[bytes, bytes], delivery: Delivery
     ) -> Call:
-        """Return a request whose head has come; raises Refusal where nothing is of that name."""
+        """Return the call of a request whose head has come; raises Refusal if no route matches."""
         route = self._routes.find(method, target)
         return Call(self._service, self._waits, route, headers, delivery)
 
@@ -79,7 +79,7 @@ class App:
             raise
 
     async def answer(self, call: Call) -> Answer:
-        """Return the answer to a request that has come whole; it is counted until then."""
+        """Return the answer to a complete request, which counts as in flight until then."""
         try:
             # Rights may have ended while the body was received.
             call.authorize()

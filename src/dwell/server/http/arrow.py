@@ -36,13 +36,13 @@ async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer
 
 
 async def messages(batch: Batch, most_bytes: int = MOST_PAGE_BYTES) -> tuple[memoryview, int]:
-    """Return messages as an Arrow stream, as many as an answer has room for, and how many.
+    """Return messages as an Arrow stream, as many as fit an answer, and how many.
 
-    Bodies are binary. Many messages are several record batches, between which the other connections
-    have their turn.
+    Bodies are binary. Many messages are several record batches; other connections are served
+    between them.
     """
     await loaded()
-    # A stream of Arrow's own doubles as it grows, and keeps what it grew from.
+    # The buffer of Arrow's own stream doubles as it grows, and keeps the old one.
     pa, sink, count = pyarrow(), io.BytesIO(), 0
     with pa.ipc.new_stream(sink, pa.table(_columns(pa, batch[:0])).schema) as writer:
         for part in parts_of(batch):

@@ -43,7 +43,7 @@ def check_written(raw: msgspec.Raw, field: str) -> None:
 
 
 def body_of_row(row: NewMessage, at: int) -> object:
-    """Return the body of the message at a place: text, bytes or what JSON can say."""
+    """Return the body of the message at a place: text, bytes or another value of JSON."""
     field = f"messages[{at}].body"
     is_packed, begin = isinstance(row, PackedMessage), bytes(memoryview(row.body)[:1])
     try:

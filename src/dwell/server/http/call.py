@@ -105,7 +105,7 @@ class Asked(Protocol):
 
     @property
     def most_bytes(self) -> int:
-        """How long its body may be."""
+        """The limit of its body."""
 
     @property
     def is_long(self) -> bool:
@@ -121,7 +121,7 @@ class Asked(Protocol):
 
     @property
     def gives(self) -> tuple[Media, ...]:
-        """The forms of its answer; none for one of a form of its own."""
+        """The media types of its answer; empty for an answer with a form of its own."""
 
 
 #: An endpoint, the parts of the path that it has names for, and the query as it was sent.
@@ -131,10 +131,9 @@ Routed: TypeAlias = tuple[Asked, dict[str, str], str]
 class Call:
     """One request to one endpoint, from its head on.
 
-    ``asked`` is the form of the answer; ``taken`` is what the answer hands over; ``token`` is the
-    name of the caller's token, empty without one.
-    ``change`` is what the audit log is told of it, if it ``is_audited``; ``size_bytes`` is how much
-    came.
+    ``asked`` is the form of the answer; ``taken`` are the messages that the answer delivers;
+    ``token`` is the name of the caller's token, empty without one. ``change`` are the fields for
+    the audit log, if the request ``is_audited``; ``size_bytes`` is the size of the received body.
     """
 
     __slots__ = (
@@ -185,10 +184,10 @@ class Call:
         self._reserved_bytes = 0
         self._has_look = False
         self._allowed: tuple[Any, ...] | None = None
-        # The server's, until it is known whose request it is.
+        # The server's, until the token of the request is known.
         self._in_flight = service.in_flight
 
-    # --- how much is under way -----------------------------------------------------------------
+    # --- requests in flight --------------------------------------------------------------------
 
     def enter(self) -> None:
         """Count the request as in flight; raises ServerBusy or StoreFull.
@@ -201,7 +200,7 @@ class Call:
             self.delivery.in_flight = self._in_flight
 
     def leave(self) -> None:
-        """Count the request out, and what came of it."""
+        """Count the request and its body out."""
         if self._is_counted:
             self._in_flight.leave(self._body.size_bytes)
             self._is_counted = False
@@ -229,7 +228,7 @@ class Call:
             self._in_flight.check_waiting()
 
     def watching(self, most: int) -> AbstractContextManager[None]:
-        """Count a stream that watches, of ``most`` there may be; raises ServerBusy."""
+        """Count a stream of watch, up to ``most`` of them; raises ServerBusy."""
         return self._in_flight.watch(most) if isinstance(self._in_flight, Share) else nullcontext()
 
     def streaming(self) -> AbstractContextManager[None]:
@@ -238,10 +237,10 @@ class Call:
 
     @asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
-        """Look through much for the length of a block, after others who do.
+        """Wait for a turn to search much data, and hold it for the length of a block.
 
-        Raises ServerBusy where the client has gone while it waited, and AccessDenied where its
-        rights have ended.
+        Raises ServerBusy if the client has gone during the wait, and AccessDenied if its rights
+        have ended.
         """
         await self._enter_look()
         try:
@@ -294,7 +293,7 @@ class Call:
         return answer
 
     def release_answer(self) -> None:
-        """Release what was reserved: the answer is sent."""
+        """Release the reserved memory: the answer is sent."""
         if self._reserved_bytes:
             self._in_flight.answers.leave(self._reserved_bytes)
             self._reserved_bytes = 0
@@ -309,7 +308,7 @@ class Call:
         return self.service.quotas.stream(self.token)
 
     async def put_puts(self, puts: Puts, on_conflict: str) -> PutAnswer:
-        """Put columns; raises StoreFull for what the caller's quota has no room for."""
+        """Put columns; raises StoreFull if they exceed the caller's quota."""
         if self.service.quotas.has(self.token) and not await self._has_put(len(puts)):
             async with self.room(puts.topic, len(puts), puts.size_bytes) as room:
                 answer = await self.queue.put_puts(puts, on_conflict)
@@ -332,23 +331,23 @@ class Call:
 
     @asynccontextmanager
     async def room(self, topic: str, messages: int, size_bytes: int) -> AsyncIterator[Room | None]:
-        """Count what is about to be put in the caller's quota, for the length of a block."""
+        """Count messages to put in the caller's quota, for the length of a block."""
         async with self.service.quotas.room(self.token, topic, messages, size_bytes) as room:
             self.check_again()
             yield room
 
     @asynccontextmanager
     async def schedule_room(self, size_bytes: int) -> AsyncIterator[Room | None]:
-        """Count by what a schedule is about to grow, for the length of a block."""
+        """Count the growth of a schedule in the caller's quota, for the length of a block."""
         async with self.service.quotas.schedule_room(self.token, size_bytes) as room:
             self.check_again()
             yield room
 
     def add(self, data: bytes) -> None:
-        """Take a part of the body, which is counted until the call is over.
+        """Add a part of the body, which counts as in flight until the call ends.
 
-        Only what has come is counted: who announces much and sends nothing holds up nobody. Raises
-        BatchTooLarge, ServerBusy or StoreFull.
+        Only received bytes count: a client that announces much and sends nothing blocks nobody.
+        Raises BatchTooLarge, ServerBusy or StoreFull.
         """
         if not self._is_counted:
             return
@@ -365,7 +364,7 @@ class Call:
                 f"body: got more than {most_bytes} bytes in one request, expected fewer"
             )
 
-    # --- who ----------------------------------------------------------------------------------
+    # --- the caller ---------------------------------------------------------------------------
 
     @property
     def queue(self) -> Queue:
@@ -373,10 +372,10 @@ class Call:
         return self.service.queue
 
     def check(self) -> None:
-        """Refuse what shows in the head, before anything is read or done.
+        """Check the head before anything is read or done.
 
-        That is a caller without the right, a page of the web that makes a browser call, and one
-        who accepts no form of the answer.
+        Refuses a caller without the right, a call that a web page makes through a browser, and a
+        caller that accepts no form of the answer.
         """
         refusal = self.service.hosts.refusal(self.headers.get(b"host"))
         if refusal is not None:
@@ -417,7 +416,7 @@ class Call:
             self.allow(*self._allowed)
 
     def _covered(self) -> tuple[str, ...] | None:
-        """Return the topics that the head names, None for all; none where it names none."""
+        """Return the topics that the head names, None for all; empty if it names none."""
         scope = self.endpoint.scope
         if scope is Scope.ALL:
             return None
@@ -426,7 +425,7 @@ class Call:
         return (SCHEDULES,) if scope is Scope.SCHEDULES else ()
 
     def allow(self, topics: Iterable[str] | None, *rights: Right) -> None:
-        """Refuse a caller who lacks the endpoint's rights on some topics (None: on all)."""
+        """Refuse a caller that lacks the endpoint's rights on some topics (None: on all)."""
         if topics is not None:
             topics = tuple(topics)
             self.mark_change(topics)
@@ -436,15 +435,15 @@ class Call:
             tokens.check(self._token(), rights, topics)
 
     def mark_change(self, topics: Sequence[str]) -> None:
-        """Note for the audit log what is done to schedules, as to messages of their topic."""
+        """Note changes of schedules for the audit log, as of messages of their topic."""
         if SCHEDULES in topics and Right.READ not in self.endpoint.rights:
             self.is_audited = True
             self.change = self.change or {"topics": topics[:10]}
 
     def may(self, topic: str, *rights: Right) -> bool:
-        """Tell whether the caller may see that there is something of a topic not named so far.
+        """Tell whether the caller may learn that a topic exists that it has not named.
 
-        Refuses one who has the rights on no topic at all.
+        Refuses a caller that has the rights on no topic at all.
         """
         tokens, rights = self.service.tokens, rights or self.endpoint.rights
         if not rights or tokens.is_open:
@@ -456,9 +455,9 @@ class Call:
         return False
 
     def prefixes(self) -> tuple[str, ...]:
-        """Return how the topics begin on which the caller has the endpoint's rights.
+        """Return the prefixes of the topics that the caller has the endpoint's rights on.
 
-        Refuses one who has them on no topic at all.
+        Refuses a caller that has them on no topic at all.
         """
         return self.service.tokens.prefixes(self._token(), self.endpoint.rights)
 
@@ -506,7 +505,7 @@ class Call:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
-    # --- what ---------------------------------------------------------------------------------
+    # --- the request --------------------------------------------------------------------------
 
     def allowed_topic(self) -> str:
         """Return the topic that the path names, on which there is a right."""
@@ -543,15 +542,15 @@ class Call:
         """The bytes of the body; they are kept only once."""
         return self._body.data
 
-    # --- what is taken ------------------------------------------------------------------------
+    # --- taken messages -----------------------------------------------------------------------
 
     def note_taken(self, batch: Batch) -> None:
-        """Note messages that the answer is about to hand over; without it they are given back."""
+        """Note messages that the answer is to deliver; without an answer they are released."""
         self.taken = batch
         self.service.note_taken(batch)
 
     def deliver(self) -> None:
-        """Give what was taken back if the answer, which was just written, does not go out."""
+        """Release the taken messages if the answer, which was just written, is not sent."""
         if self.taken is not None:
             self.delivery.deliver(partial(self.waits.returns.give_back, self.queue, self.taken))
             self.taken = None
@@ -563,7 +562,7 @@ class Call:
             self.taken = self.taken[:place]
 
     def give_back(self) -> None:
-        """Give back what was taken: there is no answer that would hand it over."""
+        """Release the taken messages, as no answer delivers them."""
         if self.taken is not None:
             self.waits.returns.give_back(self.queue, self.taken)
             self.taken = None

@@ -13,13 +13,13 @@ from dwell.version import VERSION
 #: How long the store may take to answer, for the server to be ready.
 STORE_ANSWERS_S = 0.5
 
-# It is loaded when somebody asks for figures, so that a server is there sooner that was killed.
+# Imported on the first request for metrics, so that a restarted server is ready sooner.
 if find_spec("prometheus_client") is None:
     raise ModuleNotFoundError("it is needed for /metrics", name="prometheus_client")
 
 
 async def store(call: Call) -> Answer:
-    """Say which store this is, what time the server has, and whether it takes messages."""
+    """Return the number of the store, the server's time, and whether it accepts messages."""
     service = call.service
     answer = StoreAnswer(
         service.queue.store.number,
@@ -53,7 +53,7 @@ async def readyz(call: Call) -> Answer:
 
 
 async def find_stale(call: Call) -> Answer:
-    """Compare the parts of the store, and return what only some of them know; or put it right."""
+    """Compare the parts of the store, and return or repair entries that only some of them have."""
     ask = call.body(StaleRequest)
     call.is_audited = ask.repair
     found = await call.queue.find_stale(repair=ask.repair, limit=ask.limit)

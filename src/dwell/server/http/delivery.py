@@ -63,7 +63,7 @@ class Delivery:
             self.in_flight.keep(self._kept[1])
 
     def after_sent(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when all that was written is sent, or nobody will read it."""
+        """Call ``then`` when all written bytes are sent, or the connection is lost."""
         if self._kept is None or self.is_lost:
             then()
         else:

@@ -14,9 +14,9 @@ from dwell.errors import BatchTooLarge
 from dwell.message import MAX_HEADERS
 from dwell.server.http.body import Data
 
-#: How long a body is that is not looked at.
+#: Bodies up to this size are not scanned.
 _SHORT_BYTES = 64 * 1024
-#: How much is looked at at a time.
+#: How much is scanned at a time.
 _PIECE_BYTES = 256 * 1024
 
 
@@ -64,7 +64,7 @@ def _most(kind: inspect.Type) -> int | None:
         most, each = kind.max_length, _most(kind.item_type)
         return None if most is None or each is None else most * (1 + each)
     if isinstance(kind, inspect.DictType):
-        # Those of a request are headers, which are counted where they are read.
+        # The dicts of a request are headers, which are counted where they are decoded.
         return MAX_HEADERS
     return None if isinstance(kind, inspect.RawType | inspect.AnyType) else 0
 

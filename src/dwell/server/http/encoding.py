@@ -20,9 +20,9 @@ from dwell.wire.rows import shown
 #: The size of messages whose answer is still made in one go.
 SMALL_BYTES = 64 * 1024
 _SMALL_MESSAGES = 100
-#: How large a page of rows may be: they are larger in memory than columns are.
+#: The limit of a page of rows: rows take more memory than columns.
 MOST_PAGE_BYTES = MAX_BATCH_BYTES // 2
-#: How many bytes are encoded before others have their turn, and what a message counts for itself.
+#: How many bytes are encoded before other tasks run, and the base cost of a message.
 _TURN_BYTES = 512 * 1024
 _MESSAGE_BYTES = 512
 #: How many times as long as a byte of a body one of the key and headers takes.

@@ -19,7 +19,7 @@ MOST_LOOKED_AT = 100_000
 MOST_STEPS = 10_000_000
 
 
-#: How long one request may look, in seconds; then its answer says where to go on.
+#: How long one request may search, in seconds; then its answer says where to go on.
 MOST_LOOK_S = 1.0
 
 

@@ -1,4 +1,4 @@
-"""Answers as bytes: the head of each, and what is sent of a long one, part by part."""
+"""Answers as bytes: the head of each, and the pieces of a long one."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -54,7 +54,7 @@ async def pieces_of(
 
 
 class _Date:
-    """The header that says what time it is, made once a second."""
+    """The Date header, made once a second."""
 
     second = -1
     text = b""
@@ -68,5 +68,5 @@ def _date() -> bytes:
 
 
 def begun_end(data: bytes) -> int:
-    """Return how much of the end of a head may have come, which is left until the rest has come."""
+    """Return how many bytes at the end may begin the end of a head; they wait for the rest."""
     return next((size for size in (3, 2, 1) if data.endswith(END[:size])), 0)

@@ -1,4 +1,4 @@
-"""Histories: what happened to one message, and why messages are dead, as far as a request looks."""
+"""Histories: the events of one message, and the reasons of dead messages, found by a search."""
 
 import asyncio
 from collections import Counter
@@ -37,10 +37,10 @@ class _Found(NamedTuple):
 
 
 async def history(call: Call) -> Answer:
-    """Return what happened to a message, from the event log, back to its put.
+    """Return the events of a message, from the event log, back to its put.
 
-    A request looks for a second at most, from the position ``before`` back; as long as the answer
-    has one, there may be more.
+    A request searches for a second at most, from the position ``before`` back; as long as the
+    answer has one, there may be more.
     """
     topic = call.allowed_topic()
     id_ = values.any_id(call.path["id"]).decode()
@@ -85,7 +85,7 @@ def _of(events: Events, topic: str, id_: str) -> list[Event]:
 async def reasons(call: Call) -> Answer:
     """Count a topic's dead messages by their last error.
 
-    A request looks for a second at most, from ``place`` on; as long as the answer has a
+    A request searches for a second at most, from ``place`` on; as long as the answer has a
     ``next_place`` there may be more.
     """
     topic, place = call.allowed_topic(), call.query(ReasonsQuery).place

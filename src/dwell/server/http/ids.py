@@ -37,7 +37,7 @@ from dwell.wire.columns import columns_of_batch
 
 
 async def cancel(call: Call) -> Answer:
-    """Forget messages that nobody has taken: cancelled, leased or unknown."""
+    """Delete messages that nobody has taken: cancelled, leased or unknown."""
     topic, ask = call.allowed_topic(), request_of(call, CancelRequest)
     _one_of(ids=ask.ids, filter=ask.filter)
     if ask.ids is not None:
@@ -123,7 +123,7 @@ async def get_one(call: Call) -> Answer:
 
 
 async def cancel_one(call: Call) -> Answer:
-    """Forget one message, unless somebody has taken it: cancelled, leased or unknown."""
+    """Delete one message, unless it is leased: cancelled, leased or unknown."""
     result = await call.queue.cancel(call.allowed_topic(), call.path["id"])
     return results_answer(call, result)
 

@@ -1,6 +1,6 @@
 """Metrics in the text format of Prometheus.
 
-Messages that wait for their due are ``parked``; what is ready and not taken shows in
+Messages that wait for their due are ``parked``. The age of ready messages that are not taken is
 ``dwell_oldest_ready_seconds``. The two are never one figure.
 """
 
@@ -30,8 +30,8 @@ from dwell.server.service import Service
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-#: How many topics are shown by name, those with most messages, and what all others are called: no
-#: topic can have this name.
+#: How many topics are shown by name, largest first, and the name for all others, which no topic can
+#: have.
 MOST_TOPICS = 1000
 OTHERS = "(others)"
 
@@ -41,7 +41,7 @@ _STATES = ("delayed", "ready", "leased", "dead")
 async def exposition(service: Service, waiting: int) -> bytes:
     """Return all figures of a service; of very many topics the largest by name.
 
-    It is written figure by figure, between which the other connections have their turn.
+    The text is written figure by figure; other connections are served in between.
     """
     stats = await service.queue.stats()
     oldest = await _oldest_ready(service.queue)
@@ -97,7 +97,7 @@ class _Alone(Collector):
 async def _oldest_ready(queue: Queue) -> dict[str, float]:
     """Return for how many seconds the message that waits longest for a taker has been due."""
     now_ms = queue.clock.now_ms()
-    # A store that has failed says less; what it still says is wanted all the more.
+    # A store that has failed has fewer figures, but these are needed all the more.
     with contextlib.suppress(StoreError):
         oldest_ms = await queue.oldest_ready()
         return {topic: max(now_ms - due_ms, 0) / 1000 for topic, due_ms in oldest_ms.items()}

@@ -1,4 +1,4 @@
-"""Notes: what the logs are told of requests, once they have their answers."""
+"""Notes: the log lines of requests, written once they have their answers."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from dwell.server.service import Service
 
 
 class Notes:
-    """Writes a line for each request, and one for each that changes what others rely on."""
+    """Writes an access line for each request, and an audit line for each audited one."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

@@ -23,8 +23,8 @@ from dwell.wire.problems import MEDIA_TYPE, Problem
 _REFERENCE = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"{(\w+)(?::path)?}")
 
-#: The forms whose content JSON schemas can describe: MessagePack holds the same as JSON, and
-#: a body may be binary data there.
+#: The media types whose content JSON schemas can describe: MessagePack has the same fields as JSON,
+#: and a body may be binary there.
 _DESCRIBED = (Media.JSON, Media.MSGPACK)
 
 #: The bounds of the integers that 32 bits hold.
@@ -57,7 +57,7 @@ _REFUSALS = {
 
 _EVENT_STREAM = "text/event-stream"
 _TEXT = {"type": "string"}
-#: Answers that are not messages: their content type, and the schema of what they hold.
+#: Answers that are not messages: their content type, and the schema of their content.
 _PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     "push": (_EVENT_STREAM, _TEXT),
     "watch": (_EVENT_STREAM, _TEXT),

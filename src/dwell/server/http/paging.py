@@ -1,4 +1,4 @@
-"""Paging: where an answer stops that would be too large, and how its caller goes on."""
+"""Paging: cuts answers that would be too large, and tells the caller how to go on."""
 
 import asyncio
 import re
@@ -31,7 +31,7 @@ _WORDS = {str(state): state for state in State if state is not State.GONE}
 #: The least number of messages that are read by their ids before their size is checked. Usually the
 #: number is what fits if each message has the maximum size.
 _FEWEST = 4
-#: How many topics an answer holds, and how many names are put in order before others have a turn.
+#: How many topics an answer has, and how many names are sorted before other tasks run.
 MOST_TOPICS = 10_000
 _NAMES_AT_ONCE = 10_000
 
@@ -47,7 +47,7 @@ def cursor_of(text: str | None) -> Cursor | None:
 
 
 def place_of(text: str | None) -> Place | None:
-    """Return where a search that goes state by state goes on; raises InvalidLimit."""
+    """Return the position of a search through the states; raises InvalidLimit."""
     if text is None:
         return None
     word, _, cursor = text.partition(".")

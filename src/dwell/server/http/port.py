@@ -1,4 +1,4 @@
-"""The HTTP port: where it listens, and its connections."""
+"""The HTTP port: its address, and its connections."""
 
 import asyncio
 import ssl as tls
@@ -31,7 +31,7 @@ class HttpPort:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens: host, and the port that it was given."""
+        """Its address: the host, and the actual port."""
         return self._address
 
     async def start(self) -> None:
@@ -57,12 +57,12 @@ class HttpPort:
             connection.shutdown()
 
     def let_in(self, connection: Protocol) -> None:
-        """Note that a connection has asked for what it may ask for."""
+        """Note that a connection has sent a request that it has the right to."""
         assert self._listener is not None
         self._listener.let_in(connection)
 
     def left(self, connection: Protocol) -> None:
-        """Note that a connection is gone; what it asked may still be under way."""
+        """Note that a connection is gone; its request may still be running."""
         assert self._listener is not None
         self._listener.left(connection)
 

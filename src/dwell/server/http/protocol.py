@@ -32,14 +32,14 @@ _VERSIONS = ("1.0", "1.1")
 REQUEST_TIMEOUT_S = 60.0
 #: How long a connection may be idle. Clients should keep theirs for less.
 IDLE_TIMEOUT_S = 120.0
-#: How long what follows a refused request is read, and passed over, before the connection ends.
+#: How long the bytes after a refused request are read and ignored before the connection ends.
 LINGER_S = 10.0
 #: From where on an answer is written in two pieces.
 _LARGE_BYTES = 64 * 1024
-#: How many pieces are parsed before other connections have their turn.
+#: How many pieces are parsed before other connections are served.
 _MOST_AT_ONCE = 64
 
-#: How many parts a body in chunks has in a turn, and how much of it is handed over at a time.
+#: How many chunks of a body are parsed in a turn, and the size of a piece for the parser.
 _MOST_PARTS, _CHUNKED_BYTES = 1000, 8 * 1024
 
 _CHUNKED = b"chunked"
@@ -59,10 +59,10 @@ class Port(TypingProtocol):
         """Note a connection that is there."""
 
     def let_in(self, protocol: "Protocol") -> None:
-        """Note that it has asked for what it may ask for."""
+        """Note that the connection has sent a request that it has the right to."""
 
     def left(self, protocol: "Protocol") -> None:
-        """Note that it is gone; what it asked may still be under way."""
+        """Note that the connection is gone; its request may still be running."""
 
     def ended(self, protocol: "Protocol") -> None:
         """Note that the connection has nothing under way."""
@@ -136,14 +136,14 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         # Received bytes; those from ``_at`` on are not parsed yet.
         self._held = b""
         self._at = 0
-        # The request that is coming. It is whole before it begins, and once all of it has come.
+        # The current request. ``_is_whole`` is true before it begins, and when all of it has come.
         self._is_whole = True
         self._is_head = True
         self._is_chunked = False
         self._is_keeping = True
         self._head_bytes = 0
         self._body_bytes = 0
-        # How much of its head is kept until it has its answer, where that is much.
+        # The size of a large head, which is kept until the answer.
         self._kept_bytes = 0
         self._is_noted = False
         self._header_count = 0
@@ -176,7 +176,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._port.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers, and end what waits."""
+        """Cancel the timers, and end the wait of the request."""
         self._timer.cancel()
         if self._unread is not None:
             self._unread.cancel()
@@ -197,7 +197,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             self._port.ended(self)
 
     def shutdown(self) -> None:
-        """Answer what was asked, and close."""
+        """Finish the current request, and close."""
         self._is_keeping = False
         if self._answering is None:
             self._close()
@@ -216,7 +216,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             self._timer.cancel()
             self._timer = LastAnswer(self._transport, delivery.note_sent)
 
-    # --- what the parser finds ----------------------------------------------------------------
+    # --- callbacks of the parser --------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """Begin a request; raises ValueError if the request before it has not ended."""
@@ -285,7 +285,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             self._port.let_in(self)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body, if there is still somebody who wants it."""
+        """Take a part of the body, if the request was not refused."""
         self._body_bytes -= len(body)
         self._head_bytes = 0
         self._parts += 1
@@ -304,14 +304,14 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         if call is not None:
             self._answering = self._loop.create_task(self._answer(call))
 
-    # --- what arrives -------------------------------------------------------------------------
+    # --- received bytes -----------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to read into."""
         return self._turns.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what came, and parse as much as may be answered."""
+        """Take received bytes, and parse as much as may be answered."""
         if self._is_closing:
             return
         data = bytes(BUFFER[:nbytes])
@@ -326,7 +326,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             self._rest(nbytes)
 
     def eof_received(self) -> bool:
-        """Answer what was asked, without waiting for messages, and close.
+        """Answer the current request, without waiting for messages, and close.
 
         The client may still read, or be gone. Over TLS a connection has no halves.
         """
@@ -335,7 +335,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         return self._is_busy and self._delivery.is_plain and not self._is_closing
 
     def _proceed(self) -> None:
-        """Parse what came until a request is whole that has no answer yet."""
+        """Parse the received bytes until a complete request awaits its answer."""
         if self._is_proceeding:
             return
         self._is_proceeding = True
@@ -376,7 +376,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         return self._answering is not None or self._is_paused or self._is_resting
 
     def _parse(self) -> bool:
-        """Hand the parser what ends where a request may end; tell whether there was something."""
+        """Parse up to a possible end of a request; tell whether there were any bytes."""
         held, begin = self._held, self._at
         if self._is_whole and held[begin : begin + 1] in (b"\r", b"\n"):
             # Empty lines before a request say nothing, however many there are.
@@ -404,7 +404,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         if self._is_whole:
             self._head_bytes = 0
         elif self._head_bytes > MAX_HEAD_BYTES:
-            # Neither a body nor the end of a head, but of trailers or what is said of a chunk.
+            # Not a body or the end of a head, but trailers or chunk extensions.
             self._close()
         return True
 
@@ -457,13 +457,13 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._end(call)
 
     def _note(self, call: Call | None, status: int, out_bytes: int) -> None:
-        """Tell the logs of a request that has its answer."""
+        """Log a request that has its answer."""
         if self._app.notes.is_on:
             took_s = self._loop.time() - self._began_s
             self._app.notes.note(self._transport, self._method, call, status, out_bytes, took_s)
 
     def _give_up(self) -> None:
-        # The client would take what is missing for something else.
+        # The client would take the missing bytes for something else.
         _log.exception("an answer could not be sent")
         self._transport.abort()
 
@@ -492,7 +492,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             self._linger()
 
     def _linger(self) -> None:
-        """Close, but read for a while what is still sent: or a reset would overtake the answer."""
+        """Close, but first read pending bytes for a while: a reset would overtake the answer."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -581,10 +581,10 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             if not self._transport.is_closing():
                 self._transport.write(piece)
 
-    # --- what is not read ---------------------------------------------------------------------
+    # --- answers that are not read ------------------------------------------------------------
 
     async def _drain(self) -> None:
-        """Return when the client has read what was written."""
+        """Return when the client has read the written bytes."""
         if self._is_paused and not self._delivery.is_lost:
             self._drained = asyncio.Event()
             await self._drained.wait()
@@ -596,7 +596,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         self._unread = Watch(self._transport)
 
     def resume_writing(self) -> None:
-        """Go on: the client has read, and the system has the rest."""
+        """Continue: the system has accepted all written bytes."""
         self._is_paused = False
         self._idle_at = self._loop.time()
         self._delivery.note_sent()

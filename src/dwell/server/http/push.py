@@ -47,7 +47,7 @@ async def push(call: Call) -> Answer:
     take = partial(call.queue.take, topics, lease=lease, owner=owner, wait=_SILENCE_S)
     answer = Answer(b"", "text/event-stream; charset=utf-8")
     answer.headers["cache-control"] = "no-store"
-    # nginx would keep what is sent until it has a buffer full of it.
+    # nginx would buffer the events until a buffer is full.
     answer.headers["x-accel-buffering"] = "no"
     answer.parts = counted(call, _events(call, topics, take, name, stream))
     return answer

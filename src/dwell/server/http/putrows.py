@@ -105,14 +105,14 @@ _NAMES = {
 
 
 def _named(at: int, name: str) -> str:
-    """Return what a field of the message at a place is called in an error."""
+    """Return the name of a message's field for an error."""
     return _NAMES.get(name, f"messages[{{at}}].{name}").format(at=at)
 
 
 async def one_by_one(
     topic: str, rows: Sequence[NewMessage], bodies: Sequence[bytes], times: Times
 ) -> Puts:
-    """Return what messages say, checked; raises InvalidInput naming the first that is bad."""
+    """Return the checked fields of messages; raises InvalidInput naming the first bad message."""
     made: list[Row] = []
     sizes = (
         _HEADER_COST * len(memoryview(row.headers))  # type: ignore[arg-type]
@@ -122,14 +122,14 @@ async def one_by_one(
         try:
             made.append(alone(row, body, times))
         except InvalidInput:
-            # Names are made only where they are said.
+            # Names are made only for an error.
             alone(row, body, times, partial(_named, len(made)))
             raise
     return Puts.of_rows(topic, made)
 
 
 def alone(row: NewMessage, body: bytes, times: Times, named: Callable[[str], str] = str) -> Row:
-    """Return what a message says, checked; raises InvalidInput."""
+    """Return the checked fields of a message; raises InvalidInput."""
     return row_of(
         body,
         times.now_ms,
@@ -163,7 +163,7 @@ def check_ids(rows: Sequence[NewMessage]) -> None:
 
 
 def _moment(row: NewMessage, name: str) -> Due | None:
-    """Return what a message says as ``name`` or as ``name_ms``; None when it says neither."""
+    """Return the field ``name`` or ``name_ms`` of a message; None if it has neither."""
     said: Due | None = getattr(row, name)
     ms: int | None = getattr(row, f"{name}_ms")
     if said is not None and ms is not None:
@@ -208,5 +208,5 @@ async def bodies_of(rows: Sequence[NewMessage]) -> list[bytes]:
 
 
 def _written_bytes(row: NewMessage) -> int:
-    """Return how long a body is as it is written."""
+    """Return the length of a body as written."""
     return len(memoryview(row.body)) + len(row.body_base64 or "")

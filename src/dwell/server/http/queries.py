@@ -16,8 +16,8 @@ from dwell.server.http.takes import lease_of
 async def find(call: Call) -> Answer:
     """Return messages of one state that match, by due, from after ``cursor``.
 
-    A request looks at 100,000 messages at most, fewer where that is much work, and its answer
-    holds 16 MiB of them: there may be more as long as the answer has a cursor, even when it has no
+    A request examines 100,000 messages at most, fewer if that is much work, and its answer holds
+    16 MiB of them. As long as the answer has a cursor there may be more, even if it has no
     messages.
     """
     topic, ask = call.allowed_topic(), request_of(call, FindRequest)
@@ -30,9 +30,9 @@ async def find(call: Call) -> Answer:
 async def take_where(call: Call) -> Answer:
     """Take ready messages that match, by due, from after ``cursor``, at once.
 
-    A request looks at 100,000 messages at most, fewer where that is much work, and its answer
-    holds 16 MiB of them: there may be more as long as the answer has a cursor. It has none when as
-    many were taken as were asked for.
+    A request examines 100,000 messages at most, fewer if that is much work, and its answer holds
+    16 MiB of them. As long as the answer has a cursor there may be more. It has no cursor if
+    ``limit`` messages were taken.
     """
     topic, ask = call.allowed_topic(), request_of(call, TakeWhereRequest)
     await call.reserve_answer(answer_bytes(ask.limit))

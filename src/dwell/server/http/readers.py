@@ -14,7 +14,7 @@ _FIRST_LOOK_S, _LOOK_S = 0.001, 0.1
 
 
 class Watch:
-    """Hangs up on a client that reads nothing of what is written; a slow one may go on."""
+    """Closes the connection of a client that reads nothing; a slow client may go on."""
 
     __slots__ = ("_timer", "_transport")
 
@@ -51,8 +51,8 @@ class Watch:
 class LastAnswer:
     """Closes when the client has read its answer; gives up a client that has read nothing lately.
 
-    Over TLS all of an answer counts as sent, and to close would cut what is not read. A client that
-    has ended its half of a connection may be gone, which shows when its system resets it.
+    Over TLS all of an answer counts as sent, and closing would cut the unread part. A client that
+    has closed its sending side may be gone, which shows when its system resets the connection.
     ``on_read`` is called when the client's system has all of the answer.
     """
 

@@ -8,6 +8,6 @@ from dwell.server.http.schemas.answers import Results as ResultsAnswer
 
 
 def results_answer(call: Call, results: Results | Result) -> Answer:
-    """Return what was done to one message or to each of many."""
+    """Return the result of one message or of each of many."""
     words = [str(results)] if isinstance(results, Result) else words_of(results.codes)
     return call.answer(ResultsAnswer(words))

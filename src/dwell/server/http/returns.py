@@ -1,4 +1,4 @@
-"""Returns: messages that were taken for an answer which nobody gets are given back."""
+"""Returns: releases messages that were taken for an answer which was not delivered."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class Returns:
-    """Gives back what answers could not hand over; its attempt does not count."""
+    """Releases undelivered messages; the attempt does not count."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -24,7 +24,7 @@ class Returns:
             task.add_done_callback(self._tasks.discard)
 
     async def settled(self) -> None:
-        """Return when everything is given back."""
+        """Return when all messages are released."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -33,7 +33,7 @@ class NotAllowed(Refusal):
 
 
 class Routes:
-    """All endpoints; what was found once is remembered, since most requests are alike."""
+    """All endpoints; matches are cached, since most requests are alike."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._patterns = [(_pattern(e.path), e) for e in endpoints]
@@ -58,7 +58,7 @@ class Routes:
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError) as error:
             raise Refusal(400, f"target: {error}") from None
         if url.host is not None:
-            # Its host would stand above the header, which is what is checked.
+            # The host of an absolute target would replace the header, which is the checked one.
             raise Refusal(400, "target: got an absolute URL, expected a path")
         methods = set()
         for pattern, endpoint in self._patterns:
@@ -75,7 +75,7 @@ class Routes:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """Return what paths of a template look like: a part has no slash, but for one of ``:path``."""
+    """Return the pattern of a path template: a part has no slash, except for ``:path``."""
     pieces, at = [], 0
     for part in _PART.finditer(template):
         pieces += [re.escape(template[at : part.start()])]

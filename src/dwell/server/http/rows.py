@@ -24,9 +24,9 @@ from dwell.wire.unknown import explained
 
 
 class _New(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A message whose headers are unpacked when it is known that they are not too long.
+    """A message whose headers are unpacked when their size was checked.
 
-    Nothing in it can lead back to it, so cycles are not looked for in thousands of them.
+    It cannot be part of a cycle, so the garbage collector does not track it.
     """
 
     headers: msgspec.Raw = NONE  # type: ignore[assignment]
@@ -44,9 +44,9 @@ _decoder = msgspec.json.Decoder(_New)
 
 
 class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A message that is refused as it is read when it is one too many.
+    """A message whose decoding fails beyond the limit of a batch.
 
-    A message in memory is a hundred times as large as the shortest that can be sent.
+    A message in memory is a hundred times as large as the shortest message in a request.
     """
 
     def __post_init__(self) -> None:
@@ -56,11 +56,11 @@ class _Counted(_New, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=F
 
 #: The cost of an event in a turn of the event loop.
 _EVENT_BYTES = 128
-#: How long a message may be as it is written: JSON may say each sign of a body in six.
+#: The limit of a message as written: JSON may escape each byte of a body with six characters.
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 #: The limit of lines in NDJSON; most of them may be blank.
 _MOST_LINES = 10 * MAX_BATCH_MESSAGES
-#: How much of a body is looked at at a time for whether it is text.
+#: How much of a body is checked for UTF-8 at a time.
 _PIECE_BYTES = 1024 * 1024
 
 _COUNTED_ROWS = _Counted | list[_Counted]
@@ -82,7 +82,7 @@ def rows_of(data: Data, form: Media) -> list[NewMessage]:
 
 
 async def rows_in_turns(data: Data, form: Media) -> list[NewMessage]:
-    """Return the same; a large body is gone over several times, between which others have turns."""
+    """Return the messages of a body; a large one is read in passes, with other tasks between."""
     if len(data) <= MAX_MESSAGE_BYTES:
         return rows_of(data, form)
     steps, found = _steps(data, form), list[NewMessage]()
@@ -97,13 +97,13 @@ async def rows_in_turns(data: Data, form: Media) -> list[NewMessage]:
 
 
 def _steps(data: Data, form: Media) -> Generator[None, None, list[NewMessage]]:
-    """Read the messages of a body, and pause each time when it was gone over."""
+    """Read the messages of a body, and pause after each pass."""
     if form is Media.MSGPACK:
         columns.check_count(_packed_count(data), "messages")
         yield from _check_sizes(data, form)
         found = decoded(data, _PACKED_ROWS, form)
     else:
-        # A body is kept as it is written, so nothing else would look at its bytes.
+        # A body is stored as written, so nothing else would check its bytes.
         braces = _checked_utf8(data)
         yield
         if form is Media.NDJSON:
@@ -156,7 +156,7 @@ def _counted_rows(data: Data) -> NewMessage | list[NewMessage]:
 
 
 def _packed_count(data: Data) -> int:
-    """Return how many values a list in MessagePack says that it has; 0 for what is no list."""
+    """Return the number of values in a list of MessagePack; 0 if it is not a list."""
     width = {0xDC: 2, 0xDD: 4}.get(data[0] if data else 0, 0)
     return int.from_bytes(data[1 : 1 + width])
 

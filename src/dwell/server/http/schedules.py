@@ -70,7 +70,7 @@ async def put_schedule(call: Call) -> Answer:
 
 
 async def change_schedule(call: Call) -> Answer:
-    """Change what the body names of a schedule: replaced, kept as it was the same, or unknown."""
+    """Change the fields of a schedule that the body names: replaced, kept if equal, or unknown."""
     name, ask = _name(call), request_of(call, ScheduleChange)
     schedules = _checked(call, lambda old, new: [old, new])
     topics = [] if ask.topic is UNSET else [ask.topic]
@@ -162,7 +162,7 @@ def _name(call: Call) -> str:
 
 
 async def _existing(call: Call) -> Planned:
-    """Return the schedule that the path names, as it stands; raises Refusal."""
+    """Return the schedule that the path names, as stored; raises Refusal."""
     name = _name(call)
     found = await call.queue.schedules.get(name)
     if found is None:
@@ -176,11 +176,11 @@ def _checked(
         lambda old, new: ()
     ),
 ) -> Schedules:
-    """Return the schedules of the queue, which ask for the caller's rights as they are changed.
+    """Return the schedules of the queue, which check the caller's rights at each change.
 
-    A schedule may be another than at the first look, and a change may wait for long. ``concerned``
-    returns those, of the schedule that is there and the new one, into whose topics the caller has
-    to have the right to put.
+    A schedule may change after the first look, and a change may wait for long. ``concerned``
+    selects, from the stored schedule and the new one, the schedules into whose topics the caller
+    must have the right to put.
     """
 
     def check(old: Schedule | None, new: Schedule | None) -> None:
@@ -193,7 +193,7 @@ def _checked(
 
 
 def _allow_also(call: Call, topics: Sequence[str]) -> None:
-    """Refuse a caller who may not put into the topics that a schedule puts into."""
+    """Refuse a caller that may not put into the topics of the given schedules."""
     assert call.endpoint.also is not None
     topics = list(dict.fromkeys(map(values.topic, topics)))
     call.change = {"topics": topics}

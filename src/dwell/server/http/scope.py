@@ -7,9 +7,9 @@ class Scope(StrEnum):
     """On which topics a caller has to have the right; the value is how the docs say it."""
 
     TOPIC = "the topic of the path"
-    #: They stand in the body, so that the handler checks them.
+    #: The topics are in the body, so the handler checks them.
     NAMED = "the topics that the request names"
     ALL = "all topics"
-    #: The answer, or what is done, is bounded by what the caller has the right to.
+    #: The answer or change is limited to topics that the caller has the right to.
     OWN = "any topic"
     SCHEDULES = "`dwell:schedules`"

@@ -1,4 +1,4 @@
-"""Spans of time in requests: each is said as a text or seconds, or in milliseconds, not both."""
+"""Spans of time in requests: each is either a text or seconds, or in milliseconds."""
 
 from dwell.errors import InvalidInput
 from dwell.given.values import Delay, Millis
@@ -6,7 +6,7 @@ from dwell.wire.rows import span_of
 
 
 def span(ask: object, name: str) -> Delay | None:
-    """Return what a request says as ``name`` or as ``name_ms``; None when it says neither."""
+    """Return the field ``name`` or ``name_ms`` of a request; None if it has neither."""
     said: str | int | float | None = getattr(ask, name)
     ms: int | None = getattr(ask, f"{name}_ms")
     if ms is None:

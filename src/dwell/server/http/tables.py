@@ -1,4 +1,4 @@
-"""Tables: what an Arrow stream holds, read so that a small stream cannot unpack to a large one."""
+"""Tables of Arrow streams, read so that a small stream cannot unpack to a large table."""
 
 import asyncio
 import struct
@@ -13,7 +13,7 @@ from dwell.wire.problems import MOST_DETAIL_CHARS
 #: The type of a message's header, as the flatbuffers of Arrow number it.
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
-#: How much may describe the columns, or what a record batch holds.
+#: The limit of the metadata that describe the columns, or a record batch.
 _MOST_METADATA_BYTES = 1024 * 1024
 #: The limit of record batches in a stream; each of them costs more than its rows.
 _MOST_PARTS = 1000
@@ -26,19 +26,19 @@ async def loaded() -> None:
 
 
 class _Loaded:
-    """Whether the package and what it loads at its first use are there."""
+    """Whether the package and its lazy imports are loaded."""
 
     is_whole = False
 
 
 def _load() -> None:
-    # The first array looks for pandas, and loads it where it is installed, which takes 0.5 s.
+    # The first array imports pandas if it is installed, which takes 0.5 s.
     pyarrow().array([0])
     _Loaded.is_whole = True
 
 
 def table_of(data: bytes | memoryview) -> Any:
-    """Return the table of a stream; raises InvalidInput for what is broken or too large.
+    """Return the table of a stream; raises InvalidInput if it is broken or too large.
 
     Each record batch costs some objects for every column, so the names and the types are checked
     before any of them is read.

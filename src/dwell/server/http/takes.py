@@ -1,4 +1,4 @@
-"""Taking messages, and saying what became of them."""
+"""Taking messages, and the verbs by receipt."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -77,7 +77,7 @@ async def take(call: Call) -> Answer:
 async def _take_due(
     call: Call, ask: TakeRequest, topics: Sequence[str], lease: Delay | None
 ) -> Batch:
-    """Take what is due, at once if that may be, and wait only when there is nothing."""
+    """Take due messages, at once if possible; wait only if no message is due."""
     take = partial(call.queue.take, topics, ask.limit, lease=lease, owner=ask.owner)
     wait_ms = values.delay_ms(span(ask, "wait") or 0, "wait", MOST_WAIT_MS)
     if not wait_ms or not call.queue.would_wait(topics, ask.limit):
@@ -116,14 +116,14 @@ def lease_of(ask: TakeRequest | TakeWhereRequest) -> Delay | None:
 
 
 async def end_wait(call: Call) -> Answer:
-    """End the waiting of a take by the same token with that ``poll``; it answers what it has."""
+    """End the wait of a take by the same token with that ``poll``; it answers with its messages."""
     return call.answer(EndAnswer(call.waits.end((call.token, call.path["poll"]))))
 
 
 async def held(call: Call) -> Answer:
-    """Return again what an owner holds, from after ``cursor``, about 16 MiB of it at most.
+    """Return the messages that an owner holds again, from after ``cursor``, about 16 MiB at most.
 
-    There is more when the answer has a cursor; in NDJSON that is the header ``dwell-cursor``.
+    There are more if the answer has a cursor; in NDJSON that is the header ``dwell-cursor``.
     """
     ask = call.query(OwnerQuery)
     after = cursor_of(ask.cursor)
@@ -145,7 +145,7 @@ async def peek(call: Call) -> Answer:
 async def batch_answer(call: Call, batch: Batch) -> Answer:
     """Return messages in the form that the caller asks for.
 
-    Rows that would be larger than an answer are left out, and given back if they were taken.
+    Rows that do not fit an answer are left out, and released if they were taken.
     """
     form = call.asked
     is_large = not is_small(batch)
@@ -213,7 +213,7 @@ async def release(call: Call) -> Answer:
 def _own_errors(
     verb: _Verb, error: str | list[str | None] | None, each: _Each
 ) -> tuple[_Verb, _Each]:
-    """Return a verb that is told one error, or columns with one for each."""
+    """Return a verb with the errors as arguments: one for all, or a column."""
     if isinstance(error, list):
         return verb, {**each, "error": np.array(error, object)}
     return partial(verb, error=error), each
@@ -242,7 +242,7 @@ async def bury(call: Call) -> Answer:
 
 
 async def taken(call: Call) -> Answer:
-    """Return the topics of the messages whose receipts are still good."""
+    """Return the topics of the messages whose receipts are still valid."""
     ask = call.body(AckRequest)
     each = _of_the_callers(call, await call.queue.taken_from(given_receipts(ask.receipts)))
     return call.answer(Taken(sorted({topic for topic in each if topic is not None}), each))
@@ -288,12 +288,12 @@ async def _done(
 
 
 def _mark_change(call: Call, topics: list[str | None]) -> None:
-    """Note for the audit log what is done to schedules by their receipts."""
+    """Note changes of schedules by receipt for the audit log."""
     call.mark_change(sorted({topic for topic in topics if topic is not None}))
 
 
 async def _outcomes(call: Call, count: int) -> U8:
-    """Return what was done before for each message of a request, 0 where nothing was."""
+    """Return the earlier results for each message of a repeated request, 0 without any."""
     calling = calling_now()
     if calling is None or not calling.is_again:
         return np.zeros(count, np.uint8)

@@ -1,17 +1,17 @@
-"""Unread: how much of what was written the other end has not taken, as Linux tells it."""
+"""Unread bytes: how many written bytes the other end has not acknowledged, by Linux."""
 
 import fcntl
 import socket
 import sys
 import termios
 
-#: Where the bytes that were acked stand in struct tcp_info, and the state that it begins with once
-#: the other end has reset the connection.
+#: The offset of the acknowledged bytes in struct tcp_info, and the state at its start after a reset
+#: by the other end.
 _ACKED_AT, _TCP_CLOSE = 120, 7
 
 
 def acked_bytes(sock: socket.socket) -> int:
-    """Return how much of what was sent the other end's system has (Linux: tcpi_bytes_acked)."""
+    """Return how many sent bytes the other system has acknowledged (Linux: tcpi_bytes_acked)."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
     except OSError:
@@ -20,7 +20,7 @@ def acked_bytes(sock: socket.socket) -> int:
 
 
 def is_reset(sock: socket.socket | None) -> bool:
-    """Tell whether the other end has reset a connection; False where that is unknown."""
+    """Tell whether the other end has reset a connection; False if that is unknown."""
     try:
         return (
             sock is not None

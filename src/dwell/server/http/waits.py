@@ -1,4 +1,4 @@
-"""Waits: the requests that wait for messages, and what ends them."""
+"""Waits: the requests that wait for messages, and how they end."""
 
 import asyncio
 import contextlib
@@ -56,11 +56,11 @@ class Waits:
         check: Callable[[], None],
         name: Name | None = None,
     ) -> T | None:
-        """Return what the work returns, or None when the wait was ended before.
+        """Return the result of the work, or None if the wait was ended before.
 
-        The work is cancelled when the caller disconnects, when :meth:`end` is called with the
-        name of the wait, when the port stops, or when rights were changed and ``check``, which
-        is what allowed it, raises: so does this then.
+        The work is cancelled when the caller disconnects, when :meth:`end` is called with the name
+        of the wait, or when the port stops. It is also cancelled when rights were changed and
+        ``check``, which has allowed it, raises; this method then raises the same error.
         """
         task = asyncio.current_task()
         assert task is not None

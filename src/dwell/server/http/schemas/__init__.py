@@ -1,1 +1,1 @@
-"""The schemas: what requests and answers hold, in JSON and MessagePack."""
+"""The schemas: the fields of requests and answers, in JSON and MessagePack."""

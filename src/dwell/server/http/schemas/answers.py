@@ -27,7 +27,7 @@ class PutResults(Struct):
 
 
 class MessageRow(Struct, omit_defaults=True):
-    """A message; ``body`` is text, and ``body_base64`` stands in its place where it is not."""
+    """A message; ``body`` is text, and ``body_base64`` replaces it for other bytes."""
 
     topic: str
     id: str
@@ -87,7 +87,7 @@ class Bulk(Struct):
 
 
 class ClearAnswer(Struct):
-    """How many messages were cancelled; when ``is_complete`` is false there may be more."""
+    """How many messages were cancelled; if ``is_complete`` is false, more may be left."""
 
     cancelled: int
     is_complete: bool
@@ -175,7 +175,7 @@ class MessagePage(Struct):
 class SweepAnswer(Struct):
     """Some messages; ``next_place`` is where to go on, and null after the last.
 
-    ``places`` is how many places there are now.
+    ``places`` is the current number of places.
     """
 
     messages: list[MessageRow]
@@ -196,10 +196,10 @@ class EventRow(Struct):
 
 
 class EventsPage(Struct):
-    """Events in order; the oldest that is kept, and where the next one will stand.
+    """Events in order; the oldest kept position, and the position of the next event.
 
-    ``since`` and ``history`` name the history of the events before the position that was asked for
-    and before ``next_position``; they are empty where it is not known.
+    ``since`` and ``history`` name the history of the events before the requested position and
+    before ``next_position``; they are empty if it is not known.
     """
 
     events: list[EventRow]
@@ -220,9 +220,9 @@ class Counts(Struct):
 
 
 class StatsAnswer(Struct):
-    """Counts by topic now, and by kind of event since the store was made.
+    """Counts by topic now, and by kind of event since the store was created.
 
-    ``next`` is the topic after which to go on, or null.
+    The next page begins after the topic ``next``, or ``next`` is null.
     """
 
     topics: dict[str, Counts]
@@ -310,7 +310,7 @@ class MessagesEvent(Struct):
 
 
 class CreditAnswer(Struct):
-    """How many messages may be sent now."""
+    """The current credit: how many messages may be sent."""
 
     credit: int
 

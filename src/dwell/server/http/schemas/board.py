@@ -25,9 +25,9 @@ class OverviewQuery(Request):
 
 
 class LoadRequest(Request):
-    """In how many spans to count what falls due, how long they are, and from when on.
+    """The spans to count deadlines in: their number, their length, and their start.
 
-    Without ``topics`` those count on which the caller has the right.
+    Without ``topics`` all topics count that the caller has the right to.
     """
 
     start_ms: Moment
@@ -37,7 +37,7 @@ class LoadRequest(Request):
 
 
 class HoldersQuery(Request):
-    """How many owners to tell of at most, and how topics have to begin, with commas between."""
+    """The limit of owners, and the prefixes of topics, separated by commas."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_BATCH_MESSAGES)] = MOST_HOLDERS
     prefixes: Annotated[str, Meta(max_length=2000)] = ""
@@ -90,9 +90,9 @@ class LoadAnswer(Struct):
 
 
 class OldestAnswer(Struct):
-    """By topic, since when the message that waits longest for a taker has been due.
+    """By topic, the due of the message that has waited longest for a taker.
 
-    ``next`` is the name after which to go on, or null.
+    The next page begins after the name ``next``, or ``next`` is null.
     """
 
     topics: dict[str, int]
@@ -100,9 +100,9 @@ class OldestAnswer(Struct):
 
 
 class Timing(Struct):
-    """How often something was done, and how long it took; p50 and p99 are upper bounds.
+    """The count and the durations of an operation; p50 and p99 are upper bounds.
 
-    They are null where there was none, or above all bounds.
+    They are null without a measurement, or above all bounds.
     """
 
     count: int
@@ -150,7 +150,7 @@ class ReasonRow(Struct):
 class ReasonsAnswer(Struct):
     """Why messages of a topic are dead; ``next_place`` is where to go on, null at the end.
 
-    ``places`` is how many places there are to look at; reasons beyond the first 1000 are in "".
+    ``places`` is the number of places to search; reasons beyond the first 1000 are in "".
     """
 
     reasons: list[ReasonRow]

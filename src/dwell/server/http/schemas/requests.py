@@ -35,7 +35,7 @@ Moment: TypeAlias = Annotated[
 Priority: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_PRIORITY)]
 Wait: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_WAIT_MS)]
 Lease: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_LEASE_MS)]
-#: That they are digits is seen where they are read, of all at once.
+#: Receipts are checked to be digits when they are parsed, all at once.
 Receipt: TypeAlias = Annotated[
     str,
     Meta(min_length=32, max_length=32, extra_json_schema={"pattern": "^[0-9a-fA-F]{32}$"}),
@@ -56,13 +56,13 @@ Whole: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 Millis: TypeAlias = Annotated[
     int | str, Meta(description='Milliseconds, or a span as text: "30m", "1h30m", "250ms".')
 ]
-#: The systems whose lines of cron are translated.
+#: The systems whose cron lines can be translated.
 Dialect: TypeAlias = Literal["crontab", "quartz", "eventbridge", "apscheduler", "celery", "robfig"]
 Levels: TypeAlias = Annotated[list[Millis], Meta(max_length=32)]
 
 
 class Request(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The root of what is asked."""
+    """The base class of requests."""
 
 
 class Nothing(Request):
@@ -100,7 +100,7 @@ class Which(Request):
 
 
 class NewMessage(Line, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message to be put: a body, and whatever else it says.
+    """A message to be put: its body and its options.
 
     At most one of ``delay``, ``delay_ms``, ``due``, ``due_ms`` and ``delay_level``, and of
     ``ttl``, ``ttl_ms``, ``expires`` and ``expires_ms``.
@@ -113,7 +113,7 @@ class NewMessage(Line, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PackedMessage(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The same in MessagePack, where a body may also be binary data."""
+    """A message to be put in MessagePack, where a body may also be binary data."""
 
 
 class PutQuery(Request):
@@ -157,7 +157,7 @@ class TakeWhereRequest(Which):
 
 
 class OwnerQuery(Request):
-    """Whose messages, and from after which ``cursor``."""
+    """The owner, and the ``cursor`` to go on after."""
 
     owner: str
     cursor: str | None = None
@@ -173,7 +173,7 @@ class AckRequest(Request):
 
 
 class ReleaseRequest(Request):
-    """The receipts of messages to give back, and when they fall due again.
+    """The receipts of messages to release, and when they fall due again.
 
     ``delay_ms`` and ``error`` may be one for all or one for each receipt.
     """
@@ -241,7 +241,7 @@ class CancelRequest(ChangeRequest):
 class RescheduleRequest(ChangeRequest):
     """The messages to move, and when they fall due.
 
-    ``due_ms`` may be one moment or one for each id; ``shift_ms`` (with a filter) moves each from
+    ``due_ms`` may be one time or one for each id; ``shift_ms`` (with a filter) moves each from
     its own due.
     """
 
@@ -335,7 +335,7 @@ class EventsQuery(Request):
 
 
 class TopicsQuery(Request):
-    """After which topic to go on."""
+    """The topic to go on after."""
 
     after: str = ""
 
@@ -348,7 +348,7 @@ class StaleRequest(Request):
 
 
 class SettingsChange(Request):
-    """Settings of a topic to be changed; what is left out stays as it is."""
+    """Settings of a topic to be changed; absent settings stay unchanged."""
 
     lease_ms: Millis | UnsetType = UNSET
     max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | UnsetType = UNSET
@@ -465,7 +465,7 @@ class PushRequest(Request):
 
 
 class CreditRequest(Request):
-    """How many messages more may be sent."""
+    """How many messages to add to the credit."""
 
     credit: Annotated[int, Meta(ge=1, le=1_000_000)]
 
