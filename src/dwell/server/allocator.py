@@ -31,7 +31,7 @@ def keep_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Give what is free back to the system; does nothing where the C library is not glibc."""
+    """Return free memory to the system; does nothing if the C library is not glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -27,7 +27,7 @@ class Hosts:
         self._known: set[bytes | None] = set()
 
     def refusal(self, given: bytes | None) -> str | None:
-        """Return what is wrong with the Host header of a request, or None."""
+        """Return the error of a request's Host header, or None."""
         if given in self._known:
             return None
         if given is None:

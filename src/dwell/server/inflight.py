@@ -1,4 +1,4 @@
-"""In flight: how much a server may have under way, so that no queue inside it can grow."""
+"""In flight: limits the requests of a server and their memory, so that no queue in it can grow."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ _MOST_TAKES = 8
 
 
 class InFlight:
-    """Counts requests and their bytes while they are under way; refuses what would be too much.
+    """Counts requests in flight and their bytes; refuses requests beyond the limits.
 
-    One request that is larger than all the room is let in when it is alone. ``memory`` refuses as
-    well, where the process may not have as much as it likes.
+    A request that is larger than the limit is admitted when it is alone. ``memory`` refuses as
+    well, if the memory of the process is limited.
     """
 
     def __init__(self, most_requests: int, most_bytes: int, memory: Memory | None = None) -> None:
@@ -36,7 +36,7 @@ class InFlight:
         self.takes = asyncio.Semaphore(_MOST_TAKES)
         #: The memory for large answers.
         self.answers = Window()
-        #: Whose it is, as its refusals begin; nothing where it is the server's.
+        #: The beginning of its refusals: the token; empty for the server.
         self.whose = ""
 
     def enter(self, size_bytes: int = 0, requests: int = 1) -> None:
@@ -65,14 +65,14 @@ class InFlight:
         return size_bytes
 
     def hold(self, size_bytes: int) -> None:
-        """Count what is kept after a request, whether there is room or not; or less than nothing.
+        """Count memory that is kept after a request, even beyond the limit; may be negative.
 
-        :meth:`check_room` refuses what would let it grow.
+        :meth:`check_room` refuses requests that would let it grow.
         """
         self.size_bytes += size_bytes
 
     def check_room(self) -> None:
-        """Refuse what keeps more after it is done while there is no room; raises ServerBusy."""
+        """Refuse a request that would keep memory while there is no room; raises ServerBusy."""
         if self.size_bytes > self.most_bytes:
             self.refused += 1
             raise self._refusal()

@@ -1,6 +1,6 @@
 """Late puts: when messages were put whose due had passed by then, such as the rows of an import.
 
-How late a message is taken counts from its put then: what came before is the producer's.
+The lateness of their takes counts from the put: the time before is the producer's.
 """
 
 from bisect import bisect_right, insort
@@ -29,7 +29,7 @@ class LatePuts:
         return len(self._puts)
 
     def note(self, due_ms: I64, numbers: U64, now_ms: int) -> None:
-        """Note what was put just now; messages that were not created have the number 0."""
+        """Note messages that were just put; messages that were not created have the number 0."""
         if not len(due_ms) or int(due_ms.min()) >= now_ms - _LATE_MS:
             return
         late = numbers[(due_ms < now_ms - _LATE_MS) & (numbers > 0)]

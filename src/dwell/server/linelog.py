@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 STDERR = "-"
 _STDERR_FD = 2
-#: How long a line and a value in it may be, and how many lines wait to be written.
+#: The limits of a line and of a value in it, and how many lines may wait to be written.
 MOST_LINE_BYTES, _MOST_CHARS, MOST_WAITING = 4096, 300, 5000
 #: How many things a list or a table in a line may name.
 _MOST_NAMED = 10
@@ -70,7 +70,7 @@ class LineLog:
         """Write the pending lines, and close the file."""
         self._is_over.set()
         self._lines.put(None)
-        # Where nobody reads, the end does not wait for ever.
+        # A pipe may have no reader, so the wait is limited.
         self._thread.join(_LAST_S)
         if not self._thread.is_alive() and self._path is not None and self._fd >= 0:
             os.close(self._fd)
@@ -123,7 +123,7 @@ class LineLog:
         with contextlib.suppress(OSError):
             is_there = os.path.samestat(os.stat(self._path), os.fstat(self._fd))
         is_full = self._size_bytes and self._size_bytes + size_bytes > self._most_bytes
-        # A device, a pipe or a link, such as /dev/stdout, is nobody's to move.
+        # A device, a pipe or a link, such as /dev/stdout, must not be renamed.
         if is_there and is_full and stat.S_ISREG(os.lstat(self._path).st_mode):
             self._path.replace(f"{self._path}.1")
             is_there = False
@@ -141,7 +141,7 @@ class LineLog:
 
 
 def line_of(fields: Mapping[str, Any]) -> bytes:
-    """Return a line, with the time in front, and what is long in it cut."""
+    """Return a line, with the time first, and with long values cut."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     line = {"time": now, **{name: _cut(value) for name, value in fields.items()}}
     data = _encoded(line)

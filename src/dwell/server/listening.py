@@ -76,10 +76,10 @@ class Connection(asyncio.BaseProtocol):
 
 
 class Listener:
-    """Accepts connections; whoever makes them says with :meth:`left` when one is gone.
+    """Accepts connections; :meth:`left` reports that a connection is gone.
 
-    A connection is a stranger's until it was let in (:meth:`let_in`). When there are as many
-    connections as may be, the oldest of a stranger ends for a new one.
+    A connection is a stranger until it was let in (:meth:`let_in`). At the limit of connections,
+    the oldest stranger is closed for a new connection.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Listener:
         self._most = most
         self._ssl = ssl
         self._open: set[Connection] = set()
-        # How many there were at most since memory was given back.
+        # The most open connections since memory was returned.
         self._most_open = 0
         # In order of arrival.
         self._strangers: dict[Connection, None] = {}
@@ -210,7 +210,7 @@ class Listener:
                 lambda: protocol, sock, ssl=self._ssl, **limits
             )
         except OSError:
-            # Of a handshake that fails there is nobody to tell.
+            # A failed handshake has no client to report to.
             self.left(protocol)
             sock.close()
             return

@@ -1,7 +1,7 @@
-"""Memory: how much the process may still have, where the system limits it.
+"""Memory: how much the process may still use, if the system limits it.
 
-Behind the limit waits an end without an answer: what Python asks for and does not get it can tell,
-but the libraries under it end the process. So requests are refused while there is still room.
+Beyond the limit the process is killed without an answer: Python can report a failed allocation, but
+the libraries under it end the process. So requests are refused while there is still room.
 """
 
 import os
@@ -14,7 +14,7 @@ from dwell.errors import StoreFull
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _STATM = Path("/proc/self/statm")
 
-#: How long what was looked up counts.
+#: How long a measurement is used.
 _LOOK_S = 0.005
 
 #: Memory that stays free for running work: answers, snapshots, threads.
@@ -42,7 +42,7 @@ class Memory:
         return None if limit_bytes == resource.RLIM_INFINITY else cls(limit_bytes)
 
     def used_bytes(self) -> int:
-        """Return how much of what is limited the process has."""
+        """Return how much of the limited memory the process uses."""
         return int(_STATM.read_bytes().split(b" ", 1)[0]) * _PAGE_BYTES
 
     @property
@@ -67,7 +67,7 @@ class Memory:
             raise self._refusal("an answer of this size")
 
     def check_growth(self) -> None:
-        """Refuse new messages while what is left is for the others; raises StoreFull."""
+        """Refuse new messages while the free memory is needed for others; raises StoreFull."""
         if self.left_bytes < KEPT_BYTES + KEPT_FROM_PUTS_BYTES:
             raise self._refusal("new messages")
 

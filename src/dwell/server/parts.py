@@ -1,4 +1,4 @@
-"""Parts: work on many items, between which the other connections have their turn."""
+"""Parts: work on many items, with turns for other tasks in between."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable

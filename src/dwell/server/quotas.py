@@ -35,7 +35,7 @@ from dwell.server.tokens import Grant, Right, TokenFile, Tokens
 
 #: How long a look holds at least.
 _LOOK_S = 1.0
-#: Of how many topics is read before others have their turn.
+#: How many topics are read before other tasks run.
 _AT_ONCE = 2000
 #: A suffix that sorts after every topic with a given prefix.
 _BEHIND = "\x7f"
@@ -138,7 +138,7 @@ class Room:
         account.under_way.add(topic, messages, size_bytes)
 
     def done(self, results: U8) -> None:
-        """Note what became of each message."""
+        """Note the result of each message."""
         self.created = int(np.count_nonzero(results == Result.CREATED))
         self.is_larger = bool(self.created or (results == Result.REPLACED).any())
 
@@ -169,7 +169,7 @@ class Account:
         self.streams = 0
 
     def begin_look(self) -> None:
-        """Note that what was brought until now will be found."""
+        """Note that the look will include all puts until now."""
         before, brought = self._before, self.brought
         before.messages += brought.messages
         before.size_bytes += brought.size_bytes
@@ -218,7 +218,7 @@ class Quotas:
                 )
 
     def _of(self, name: str) -> tuple[Grant, Account] | None:
-        """Return what holds for a token, and its account; None where it has no quota."""
+        """Return the quota of a token and its account; None without a quota."""
         grant = self._tokens.limited.get(name)
         if grant is None:
             return None
@@ -261,7 +261,7 @@ class Quotas:
     # --- how much -------------------------------------------------------------------------------
 
     async def gate(self, name: str) -> "Gate | None":
-        """Return what lets in the puts of a token, None where it has no quota."""
+        """Return the gate of a token's puts, None without a quota."""
         of = self._of(name)
         return None if of is None else Gate(name, *of, await self._seen())
 
@@ -269,7 +269,7 @@ class Quotas:
     async def room(
         self, name: str, topic: str, messages: int, size_bytes: int
     ) -> AsyncIterator[Room | None]:
-        """Count what a token is about to put for the length of a block; raises StoreFull.
+        """Count a put of a token for the length of a block; raises StoreFull.
 
         Yields None for a token without a quota.
         """
@@ -282,7 +282,7 @@ class Quotas:
 
     @asynccontextmanager
     async def schedule_room(self, name: str, size_bytes: int) -> AsyncIterator[Room | None]:
-        """Count by what a schedule is about to grow for the length of a block; raises StoreFull."""
+        """Count the growth of a schedule for the length of a block; raises StoreFull."""
         gate = await self.gate(name)
         if gate is None:
             yield None
@@ -309,13 +309,13 @@ class Quotas:
         account.brought.add(topic, 0, 0)
 
     async def _seen(self) -> Seen:
-        """Return what the last look found, which is what accounts are counted from."""
+        """Return the result of the last look; accounts count from it."""
         await self._looks.get()
         assert self._last is not None
         return self._last
 
     async def _look(self) -> Seen:
-        """Find out what is there; while the store does not say, what was found before counts on."""
+        """Look up the stored amounts; while the store fails, the last result is used."""
         looked = list(self._accounts.values())
         for account in looked:
             account.begin_look()
@@ -350,7 +350,7 @@ def _entered(room: Room) -> Iterator[Room]:
 
 
 class Gate:
-    """Lets in puts of one token, by what a look found."""
+    """Admits puts of one token, by the result of a look."""
 
     def __init__(self, name: str, grant: Grant, account: Account, seen: Seen) -> None:
         self._name, self._quota, self._put = name, grant.quota, grant.put

@@ -1,4 +1,4 @@
-"""The seal: what makes receipts that a server hands out impossible to foretell."""
+"""The seal: makes the receipts of a server impossible to predict."""
 
 from hashlib import blake2b
 
@@ -28,7 +28,7 @@ class Seal:
 
     def __init__(self, secret: bytes) -> None:
         key = blake2b(secret, digest_size=16, person=b"dwell receipts").digest()
-        # Blocks stand alone in this mode, so one encryptor serves for all.
+        # This mode encrypts each block independently, so one encryptor serves for all.
         self._cipher = Cipher(AES(key), ECB()).encryptor()
 
     def closed(self, receipts: U64) -> U64:
@@ -39,7 +39,7 @@ class Seal:
         return _whole(number, left, right)
 
     def opened(self, receipts: U64) -> U64:
-        """Return receipts as they were before :meth:`closed`; of others what nobody can choose."""
+        """Undo :meth:`closed`; what an invented receipt becomes, nobody can choose."""
         number, left, right = _halves(receipts)
         for place in reversed(_ROUNDS):
             left, right = right ^ self._mixed(number, left, place), left

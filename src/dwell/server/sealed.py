@@ -67,11 +67,11 @@ class _SealedStore:
         return self._closed(await self._store.take_ids(topic, ids, *how, **more))
 
     async def held(self, owner: str) -> Batch:
-        """Return again what ``owner`` holds under lease."""
+        """Return the messages that ``owner`` holds under lease again."""
         return self._closed(await self._store.held(owner))
 
     async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
-        """Return some of what an owner holds under lease."""
+        """Return some of the messages that an owner holds under lease."""
         page = await self._store.held_page(owner, cursor, limit)
         return Page(self._closed(page.messages), page.cursor)
 

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 #: How the process ends when a second signal does not let it stop in order.
 INTERRUPTED = 130
 
-#: Beside connections: the store's files, and whatever else.
+#: Files in addition to connections: the store's, and others.
 _OTHER_FILES = 1024
 #: With fewer connections to a port it is no use to begin.
 _FEWEST_CONNECTIONS = 32
@@ -54,7 +54,7 @@ _FEWEST_CONNECTIONS = 32
 #: again: with the usual 5 ms the store's thread stood still for 0.8 s under a flood of requests.
 _SWITCH_S = 0.0001
 
-#: How long ports that did not stop in time have to give back what they took.
+#: How long ports that did not stop in time have to release taken messages.
 _LAST_S = 1.0
 
 MakePort: TypeAlias = Callable[[str, Service, Address, ssl.SSLContext | None], Port]
@@ -96,7 +96,7 @@ def make_port(
 
 @contextlib.asynccontextmanager
 async def _firing(queue: Queue) -> AsyncIterator[Standing]:
-    """Fire the schedules of a queue; yields what can be stopped earlier."""
+    """Fire the schedules of a queue; yields the firer, which can be stopped earlier."""
     firing = Standing(queue.schedules.fire)
     firing.start()
     try:
@@ -168,7 +168,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _logging(self, service: Service) -> AsyncIterator[None]:
-        """Keep the logs of requests and changes, where they are asked for."""
+        """Open and close the access and audit logs, if they are set."""
         settings, started = self._settings, list[LineLog]()
         try:
             for name in ("access", "audit"):
@@ -183,7 +183,7 @@ class Server:
                 log.stop()
 
     def _audit(self, what: str, status: int, **more: Any) -> None:
-        """Note what somebody did who may send signals."""
+        """Write an action by signal to the audit log."""
         if self._service is not None and self._service.audit is not None:
             said = {"port": "signal", "peer": "", "token": "", "endpoint": what, "status": status}
             self._service.audit.write({**said, **more})
@@ -219,7 +219,7 @@ class Server:
     def _announce(self, took_ms: int) -> None:
         assert self._service is not None
         places = zip(self._settings.addresses, self._service.ports, strict=True)
-        # Where port 0 was asked for, the port knows what it was given.
+        # For port 0 the port knows its actual number.
         found = {name: str(Address(*port.address[:2])) for name, port in places}
         self._warn()
         fields = {
@@ -267,7 +267,7 @@ class Server:
 
     def _reload(self) -> None:
         try:
-            # All is read before any of it holds, so that what is wrong changes nothing.
+            # All files are read before any is applied, so that an error changes nothing.
             found = self._tokens.read()
             if self._service is not None:
                 self._service.quotas.check(found)

@@ -1,4 +1,4 @@
-"""The service: what both ports share."""
+"""The service: the shared state of both ports."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,14 +19,14 @@ from dwell.server.tokens import Tokens
 from dwell.server.turns import Turns
 from dwell.server.unparsed import Unparsed
 
-#: Waiting takers of a topic are woken 250 times a second at most: what that costs in lateness is
-#: less than what more answers would cost, as work that all others wait for.
+#: Waiting takers of a topic are woken 250 times a second at most: the lateness costs less than the
+#: work for more answers would, which all others would wait for.
 TAKE_SPACING_MS = 4.0
 
 
 @dataclass(slots=True)
 class Service:
-    """One open queue, who may use it, how much at a time, and whether it still takes messages."""
+    """One open queue, its tokens and limits, and whether it still accepts messages."""
 
     queue: Queue
     tokens: Tokens
@@ -58,7 +58,7 @@ class Service:
         self._late_puts = getattr(self.queue.store, "late_puts", LatePuts())
 
     def problem(self) -> str | None:
-        """Return why new messages are refused, or verbs fail; None where all is well."""
+        """Return why new messages are refused, or verbs fail; None if all is well."""
         try:
             self.check_puts()
             self.queue.store.check()
@@ -67,7 +67,7 @@ class Service:
         return None
 
     def share_of(self, token: str) -> Share:
-        """Return what a token has under way, by its name; all callers without one share one."""
+        """Return the share of a token, by its name; all callers without a token share one."""
         share = self.shares.get(token)
         if share is None:
             whose = f"token {token}: " if token else "callers without a token: "
@@ -76,9 +76,9 @@ class Service:
         return share
 
     def note_taken(self, batch: Batch) -> None:
-        """Count how late messages were that were just taken for the first time.
+        """Count the lateness of messages that were taken for the first time.
 
-        Later takes tell of leases and retries, not of the queue.
+        Later takes depend on leases and retries, not on the queue.
         """
         now_ms = self.queue.clock.now_ms()
         if len(batch) == 1:
@@ -117,7 +117,7 @@ class Port(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens: host, and the port that it was given."""
+        """Its address: the host, and the actual port."""
 
     async def start(self) -> None:
         """Begin to accept; raises OSError when the address cannot be had."""

@@ -193,7 +193,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64 * _MIB
 
     def __post_init__(self) -> None:
-        # Values that are wrong in themselves are refused first, whatever the others say.
+        # Each value is checked by its own rules first, whatever the others are.
         self._check_values()
         if not self.addresses:
             raise InvalidSettings("http, beanstalk: both are off, so there is nothing to serve")
@@ -276,7 +276,7 @@ def _address(name: str, text: str) -> Address | None:
 
 
 def refusal(name: str, value: object, allowed: str) -> InvalidSettings:
-    """Return the error that says which setting was refused, what came and what is allowed."""
+    """Return the error that names the setting, the value and the allowed values."""
     return InvalidSettings(f"{name}: got {value!r:.80}, expected {allowed}")
 
 
@@ -324,7 +324,7 @@ class Field(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Its unit, which stands last in its name."""
+        """Its unit, which is the end of its name."""
         last = self.name.rpartition("_")[2]
         return last if last in _AMOUNTS else ""
 

@@ -1,4 +1,4 @@
-"""Shares: how much of what a server may have under way one token may, so that others have room."""
+"""Shares: the part of a server's limits that one token may use, so that others have room."""
 
 import asyncio
 from collections.abc import Iterator
@@ -49,12 +49,12 @@ class Share(InFlight):
             raise
 
     def hold(self, size_bytes: int) -> None:
-        """Count what is kept after a request, here and at the server."""
+        """Count memory that is kept after a request, here and at the server."""
         super().hold(size_bytes)
         self._server.hold(size_bytes)
 
     def check_room(self) -> None:
-        """Refuse what keeps more while there is no room, here or at the server."""
+        """Refuse a request that would keep memory without room, here or at the server."""
         super().check_room()
         self._server.check_room()
 
@@ -63,7 +63,7 @@ class Share(InFlight):
         self._server.check_memory(size_bytes)
 
     def keep(self, size_bytes: int) -> None:
-        """Count an answer that nobody reads, here and at the server."""
+        """Count an unread answer, here and at the server."""
         super().keep(size_bytes)
         self._server.keep(size_bytes)
 

@@ -1,4 +1,4 @@
-"""Sorting: many items in order, between whose parts the other connections have their turn."""
+"""Sorting: orders many items, with turns for other tasks in between."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -29,14 +29,14 @@ _SIZES = {None: 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 class Given(NamedTuple):
-    """A value before it is read, and where it stood."""
+    """A value before it is parsed, and its source."""
 
     value: Any
     source: str
 
 
 class Loaded(NamedTuple):
-    """The settings, where each of them comes from, and what looks like a mistake."""
+    """The settings, the source of each, and warnings about probable mistakes."""
 
     settings: ServerSettings
     sources: dict[str, str]
@@ -54,7 +54,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Loaded:
         {
             name: Given(environ[field.env], field.env)
             for name, field in FIELDS.items()
-            # Compose files and the like hand on variables that are empty when nobody has set them.
+            # Compose files and the like pass on unset variables as empty.
             if environ.get(field.env)
         },
         _of_file(Path(str(config))) if config else {},
@@ -86,7 +86,7 @@ def _of_file(path: Path) -> dict[str, Given]:
     except OSError as error:
         raise InvalidSettings(f"{where}: {error.strerror}") from None
     except ValueError as error:
-        # Bad TOML, what is not UTF-8, or a number of thousands of digits.
+        # Bad TOML, bytes that are not UTF-8, or a number of thousands of digits.
         raise InvalidSettings(f"{where}: {error}") from None
     for name in found:
         if name not in FIELDS:
@@ -116,7 +116,7 @@ def _meant(name: str, known: list[str]) -> str:
 
 
 def _read(field: Field, given: Given) -> Any:
-    """Return a value as the setting holds it; raises InvalidSettings, naming where it stood."""
+    """Return a value as the setting holds it; raises InvalidSettings, naming the source."""
     value = _converted(field, given.value)
     if value is None or (field.kind is int and not field.low <= value <= field.high):
         error = refusal(field.name, given.value, field.allowed)

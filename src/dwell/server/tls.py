@@ -1,4 +1,4 @@
-"""TLS: what the two ports need of certificate files."""
+"""TLS: the certificate files of the two ports."""
 
 import ssl
 import stat
@@ -27,7 +27,7 @@ def renew(made: ssl.SSLContext, cert: str | Path, key: str | Path = "") -> None:
 
     The signers of clients' certificates stay: a context cannot remove a trusted certificate.
     """
-    # Tried on a context that nobody uses: half of a pair that does not fit must not be kept.
+    # First on an unused context: a pair that does not fit must not be half applied.
     context(cert, key)
     _load(made, cert, key)
 

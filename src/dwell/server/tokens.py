@@ -132,9 +132,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Entry(Grant, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One token: its name, for people and logs, its hash in hexadecimal, and what it may do.
+    """One token: its name, for people and logs, its hash in hexadecimal, and its rights.
 
-    It may have several hashes, of secrets that are all good. From ``expires`` on none is.
+    It may have several hashes, of secrets that are all valid. It is valid until ``expires``.
     """
 
     name: str
@@ -206,7 +206,7 @@ class Tokens:
 
     @property
     def next_end_ms(self) -> int | None:
-        """In how many milliseconds the next token ends; None where none does."""
+        """In how many milliseconds the next token ends; None if no token ends."""
         now_ms = self._clock.now_ms()
         ends = (entry.ends_ms for entry in self.found.token)
         return min((end - now_ms for end in ends if end is not None and end > now_ms), default=None)
@@ -216,7 +216,7 @@ class Tokens:
         self.use(self.read())
 
     def read(self) -> TokenFile:
-        """Return what the file says now; raises InvalidSettings."""
+        """Return the current content of the file; raises InvalidSettings."""
         return TokenFile() if self.path is None else _read(self.path)
 
     def use(self, found: TokenFile) -> None:
@@ -260,16 +260,17 @@ class Tokens:
         return True
 
     def prefixes(self, token: str | None, rights: tuple[Right, ...]) -> tuple[str, ...]:
-        """Return how the topics begin on which a caller has any of some rights, ``""`` for all.
+        """Return the prefixes of the topics that a caller has any of some rights on.
 
-        Refuses a caller who has none of them on any topic, as :meth:`check` does.
+        ``""`` stands for all topics. Refuses a caller that has none of the rights on any topic, as
+        :meth:`check` does.
         """
         grant = self.grant(token)
         check_grant(grant, rights, ())
         return grant.prefixes(rights)
 
     def grant(self, token: str | None) -> Grant:
-        """Return what a caller may do; raises Unauthorized for a token that is unknown."""
+        """Return the rights of a caller; raises Unauthorized for an unknown token."""
         if self.path is None:
             return _EVERYTHING
         return self._anonymous if token is None else self._find(token)
@@ -286,7 +287,7 @@ class Tokens:
         return entry
 
     def _tell_end(self, entry: Entry) -> None:
-        """Log that somebody still asks with a token that has ended, once a minute."""
+        """Log that an ended token is still used, once a minute."""
         now_ms = self._clock.now_ms()
         if now_ms - self._told_ms.get(entry.name, -_TOLD_EVERY_MS) >= _TOLD_EVERY_MS:
             self._told_ms[entry.name] = now_ms
@@ -294,7 +295,7 @@ class Tokens:
 
 
 def check_grant(grant: Grant, rights: tuple[Right, ...], topics: Iterable[str] | None) -> None:
-    """Refuse what is not granted, as :meth:`Tokens.check` does."""
+    """Refuse missing rights, as :meth:`Tokens.check` does."""
     topics = None if topics is None else tuple(topics)
     if grant.allows(rights, topics):
         return
@@ -360,11 +361,11 @@ def _read(path: Path) -> TokenFile:
 
 
 def read_text(text: str, where: str) -> TokenFile:
-    """Return what the text of a token file says; raises InvalidSettings."""
+    """Return the content of a token file's text; raises InvalidSettings."""
     try:
         found = msgspec.convert(_with_moments(tomllib.loads(text)), TokenFile)
     except ValueError as error:
-        # Bad TOML, a number of thousands of digits, or what is no token file.
+        # Bad TOML, a number of thousands of digits, or not a token file.
         raise InvalidSettings(f"{where}: {error}") from None
     for entry in found.token:
         check_entry(entry, where)
@@ -384,7 +385,7 @@ def moment(given: object) -> object:
 
 
 def _with_moments(read: dict[str, Any]) -> dict[str, Any]:
-    """Return what a file says, with moments for dates."""
+    """Return the content of a file with dates replaced by moments."""
     entries = read.get("token")
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and "expires" in entry:

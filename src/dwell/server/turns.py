@@ -7,7 +7,7 @@ from typing import Protocol
 #: How much of one connection is read, and parsed, in one turn; and how much more is parsed in a
 #: turn of connections that have used up an earlier one.
 TURN_BYTES = 64 * 1024
-#: A read of fewer bytes is parsed at once, whatever else is under way: most requests are smaller.
+#: A read of fewer bytes is parsed at once, even if others wait: most requests are smaller.
 _SMALL_BYTES = 4 * 1024
 #: The least cost of a connection in a turn: refused requests cost more than their bytes.
 _LEAST_BYTES = TURN_BYTES // 4
@@ -23,17 +23,17 @@ class Waiter(Protocol):
     """A connection that waits for its turn."""
 
     def take_turn(self) -> None:
-        """Go on with what was read, and read on."""
+        """Continue with the bytes read, and read on."""
 
 
 class Turns:
-    """Shares the event loop among connections that bring much.
+    """Shares the event loop among connections that send much.
 
-    The connections of all ports share one. A connection that brought too much waits for a turn of
-    its own, first in, first out, and neither reads nor parses until then. So a turn of the loop
-    parses about 128 KiB, however many connections there are and however much each sends.
+    The connections of all ports share one. A connection that sent too much waits for a turn of its
+    own, first in, first out, and neither reads nor parses until then. So a turn of the loop parses
+    about 128 KiB, however many connections there are and however much each sends.
 
-    ``buffer`` is what the next read is read into. A read that fills it leaves more to be read.
+    ``buffer`` receives the next read. A read that fills it leaves more to be read.
     """
 
     def __init__(self) -> None:

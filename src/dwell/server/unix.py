@@ -1,4 +1,4 @@
-"""Sockets in the file system: a port that only who may write to its file can reach."""
+"""Sockets in the file system: only processes that may write to the file can connect."""
 
 import contextlib
 import errno
@@ -10,7 +10,7 @@ from pathlib import Path
 
 #: The prefix of an address that is a path.
 PREFIX = "unix:"
-#: How long such a path may be, for the system.
+#: The limit of the system for such a path.
 MOST_BYTES = 107
 
 
@@ -29,7 +29,7 @@ class UnixSocket(socket.socket):
             self._lock = _locked(f"{path}.lock")
             _remove_stale(path)
             self.bind(path)
-            # Nobody can connect before it listens, so nobody comes in while all might.
+            # Nobody can connect before it listens, so the mode is set in time.
             os.chmod(path, mode)
             self._inode = os.stat(path).st_ino
         except OSError:
@@ -47,13 +47,13 @@ class UnixSocket(socket.socket):
     def _close(self) -> None:
         lock, self._lock = self._lock, -1
         if lock >= 0:
-            # The file stays: who waits for it has it open, and would hold one without a name.
+            # The file stays: a process that waits for its lock has it open already.
             os.close(lock)
         super().close()
 
 
 def _locked(path: str) -> int:
-    """Return a file that nobody else holds; raises OSError where somebody does."""
+    """Return a locked file; raises OSError if another process holds the lock."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +75,7 @@ def _is_bound(path: str) -> bool:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket on which nobody listens; raises OSError for anything else that is there."""
+    """Remove a socket that nobody listens on; raises OSError for anything else at the path."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

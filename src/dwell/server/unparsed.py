@@ -2,14 +2,14 @@
 
 from typing import Protocol
 
-#: From how many bytes on what a connection holds is counted; the head of most requests is shorter.
+#: From this size on the bytes of a connection are counted; most heads are shorter.
 NOTED_BYTES = 1024
 #: How much all connections that were not let in may hold together, and how much all others may.
 _STRANGERS_BYTES, _OTHERS_BYTES = 16 * 1024 * 1024, 48 * 1024 * 1024
 
 
 class Holder(Protocol):
-    """A connection. ``is_let_in``: it has asked for what it may ask for."""
+    """A connection. ``is_let_in``: it has sent a request that it has the right to."""
 
     is_let_in: bool
 
@@ -45,10 +45,11 @@ class _Held:
 
 
 class Unparsed:
-    """Counts heads and lines that are incomplete, and what came behind a request under way.
+    """Counts incomplete heads and lines, and bytes received behind a running request.
 
-    Whose request it is shows when its head is whole, so this counts for no token, and cannot be
-    refused: where it is too much, connections end. Those that were let in end for no others.
+    The token of a request is known only when its head is complete, so these bytes count for no
+    token, and cannot be refused: beyond the limit connections are closed. Strangers
+    never cause the end of connections that were let in.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Window: how many bytes of large answers may be made, or wait to be read, at a time."""
+"""Window: limits the memory of large answers that are being made or sent at a time."""
 
 import asyncio
 from collections import deque

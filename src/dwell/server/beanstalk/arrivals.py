@@ -53,7 +53,7 @@ class Arrivals:
         self._timer = asyncio.get_running_loop().call_at(at_s, self._end_late)
 
     def _end_late(self) -> None:
-        """Hang up on those whose puts did not come in time."""
+        """Disconnect the sessions whose puts did not complete in time."""
         self._timer = None
         now_s = asyncio.get_running_loop().time()
         for session, arrival in list(self._sessions.items()):

@@ -87,7 +87,7 @@ def watched(session: Session, run: Run) -> bytes:
 
 
 def refused(session: Session, run: Run) -> bytes:
-    """Say what is wrong with commands that could not be read."""
+    """Reply to commands that could not be parsed."""
     return b"".join(run.items)
 
 

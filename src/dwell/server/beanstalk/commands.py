@@ -63,7 +63,7 @@ class Head(NamedTuple):
 
 
 class Release(NamedTuple):
-    """A job to give back: its priority from now on, and how many seconds it waits."""
+    """A job to release: its new priority, and its delay in seconds."""
 
     number: int
     priority: int
@@ -135,24 +135,24 @@ def parse_line(line: bytes) -> Command:
 
 
 def parse_put(line: bytes, most_bytes: int) -> Head | None:
-    """Return the numbers of a line that begins with ``put``, or None where they are not right."""
+    """Return the numbers of a line that begins with ``put``, or None if they are not valid."""
     found = _FOUR.match(line, 4)
     if found is None or b"\0" in line:
         return None
     head = Head(*map(int, found.groups()))
     if max(head) > _MAX_U32:
         return None
-    # The body of a job that is too big is skipped before anything else is looked at.
+    # The body of a job that is too big is skipped before any other check.
     is_whole = found.end() == len(line) or head.size_bytes > most_bytes
     return head if is_whole else None
 
 
 def _by_prefix(line: bytes) -> tuple[Callable[[bytes], Command], bytes]:
-    """Return what reads a line that only begins with a command's word."""
+    """Return a parser for lines that only begin with a command's word."""
     for prefix, parse in _PREFIXES:
         if line.startswith(prefix):
             return parse, line[len(prefix) :]
-    # A page of the web can make a browser send what it likes as the body of such a request.
+    # A web page can make a browser send any bytes as the body of such a request.
     return (_quit if line.endswith(_OF_HTTP) else _unknown), b""
 
 
@@ -161,7 +161,7 @@ def _unknown(rest: bytes) -> Command:
 
 
 def _alone(verb: Verb) -> Callable[[bytes], Command]:
-    """Return what reads a command without arguments."""
+    """Return a parser for a command without arguments."""
 
     def parse(rest: bytes) -> Command:
         return _BAD if rest else (verb, None)
@@ -174,7 +174,7 @@ def _quit(rest: bytes) -> Command:
 
 
 def _number(verb: Verb) -> Callable[[bytes], Command]:
-    """Return what reads the number of a job."""
+    """Return a parser for the number of a job."""
 
     def parse(rest: bytes) -> Command:
         found = _ONE.fullmatch(rest)
@@ -186,7 +186,7 @@ def _number(verb: Verb) -> Callable[[bytes], Command]:
 
 
 def _tube(verb: Verb) -> Callable[[bytes], Command]:
-    """Return what reads the name of a tube."""
+    """Return a parser for the name of a tube."""
 
     def parse(rest: bytes) -> Command:
         if len(rest) > MAX_TUBE_BYTES or not _TUBE.fullmatch(rest):

@@ -85,7 +85,7 @@ class Decoder:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what came."""
+        """Drop the received bytes."""
         self._data = b""
         self._at = 0
         self._later = bytearray()
@@ -143,7 +143,7 @@ class Decoder:
             if not self.is_known:
                 self._give_up_on_it()
         if self._at == len(self._data):
-            # An idle connection should cost nothing, so bytes that were read are let go of.
+            # An idle connection should cost nothing, so parsed bytes are freed.
             self._data, self._at = b"", 0
         elif run is None and self._at:
             self._data, self._at = self._data[self._at :], 0

@@ -20,13 +20,13 @@ from dwell.server.beanstalk.replies import DELETED, NOT_FOUND
 from dwell.server.beanstalk.session import Session
 
 _MAX_NUMBER = 2**63 - 1
-#: How often a job is looked at that changes each time before it can be deleted.
+#: How many times a delete is tried of a job that changes in between.
 _MOST_CHANGES = 10
 _topic_of = itemgetter(1)
 
 
 class _Other(NamedTuple):
-    """A job that the session does not hold: where the reply stands."""
+    """A job that the session does not hold, and the place of its reply."""
 
     number: int
     replies: list[bytes]
@@ -66,7 +66,7 @@ class Deletes:
         await self._delete_others(parts, held, acked)
 
     def _note(self, parts: Sequence[Part], held: Sequence[Sequence[Held | None]]) -> None:
-        """Tell the audit log of jobs that are schedules."""
+        """Note deleted schedules for the audit log."""
         pairs = chain.from_iterable(
             zip(run.items, jobs, strict=True) for (_, run), jobs in zip(parts, held, strict=True)
         )
@@ -110,7 +110,7 @@ class Deletes:
         by_topic: dict[str, list[tuple[str, _Other]]] = {}
         for name, other in zip(await self._queue.named(numbers), others, strict=True):
             other.replies[other.place] = NOT_FOUND
-            # To one who has no right on its topic a job is not there.
+            # Without a right on its topic a job does not exist for the caller.
             if name is not None and self._hall.may(Verb.DELETE, name[0]):
                 by_topic.setdefault(name[0], []).append((name[1], other))
         for topic, named in by_topic.items():

@@ -1,4 +1,4 @@
-"""The desk: hands each run of commands to what does it."""
+"""The desk: passes each run of commands to the code of its verb."""
 
 from collections.abc import Callable
 
@@ -63,13 +63,13 @@ class Desk:
         return self._starts[run.verb](session, run)
 
     def note(self, session: Session, reply: bytes) -> None:
-        """Tell the logs of a run that has its reply."""
+        """Log a run that has its reply."""
         noted, session.noted = session.noted, None
         if noted is not None:
             self._notes.end(noted, session.peer, reply)
 
     def count(self, session: Session, size_bytes: int) -> bytes | None:
-        """Count what came of a put that is incomplete; return the refusal if there is no room."""
+        """Count the bytes of an incomplete put; return the refusal if there is no room."""
         return self._arrivals.count(session, size_bytes)
 
     def count_out(self, session: Session) -> None:
@@ -77,7 +77,7 @@ class Desk:
         self._arrivals.end(session)
 
     def go_on(self, session: Session) -> None:
-        """Go on with reserves that had to stop as nobody read the replies."""
+        """Continue reserves that had stopped because the replies were not read."""
         self._reserves.go_on(session)
 
     def end_wait(self, session: Session) -> None:
@@ -92,9 +92,9 @@ class Desk:
         self._reserves.forget(session)
 
     def count_held(self, size_bytes: int) -> None:
-        """Count what a session keeps of the jobs that it holds, or less than nothing."""
+        """Count the memory of the jobs that a session holds; negative to count out."""
         self.hall.in_flight.hold(size_bytes)
 
     async def settled(self) -> None:
-        """Return when nothing is under way."""
+        """Return when no work is running."""
         await self.hall.settled()

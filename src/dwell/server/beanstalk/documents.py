@@ -15,7 +15,7 @@ from dwell.server.beanstalk.histories import Histories
 from dwell.server.beanstalk.replies import ok
 from dwell.server.beanstalk.tubes import is_tube, topic_of, tube_of
 
-#: The beanstalkd whose protocol is spoken. Clients look at it to know which commands there are.
+#: The version of beanstalkd whose protocol is implemented. Clients derive the commands from it.
 PROTOCOL_VERSION = "1.13"
 
 _STATES = {
@@ -57,7 +57,7 @@ def tube_list(tubes: Iterable[str]) -> bytes:
 
 
 def server_stats(hall: Hall, stats: Stats, urgent: int) -> bytes:
-    """Tell of the whole server."""
+    """Return the statistics of the server."""
     return _document(
         {
             **_jobs(list(stats.topics.values()), urgent),
@@ -106,7 +106,7 @@ def _process(hall: Hall) -> dict[str, object]:
 
 
 def tube_stats(hall: Hall, tube: str, topic: str, counts: TopicStats, urgent: int) -> bytes:
-    """Tell of one tube."""
+    """Return the statistics of a tube."""
     total = hall.totals[topic]
     watching = [session for session in hall.sessions if tube in session.watched]
     return _document(
@@ -126,7 +126,7 @@ def tube_stats(hall: Hall, tube: str, topic: str, counts: TopicStats, urgent: in
 
 
 def job_stats(message: Message, histories: Histories, now_ms: int) -> bytes:
-    """Tell of one job."""
+    """Return the statistics of a job."""
     left_s = _left_s(message, now_ms)
     delay_s = histories.delay_s(message.number)
     if delay_s is None:

@@ -1,4 +1,4 @@
-"""The hall: what all connections of one port share."""
+"""The hall: the shared state of all connections of one port."""
 
 import asyncio
 import secrets
@@ -80,7 +80,7 @@ class Hall:
         return self.service.queue.clock.now_ms()
 
     def rounds(self, work: Work) -> Rounds[Any, Part]:
-        """Return what gathers runs that are done by ``work``, in turn with all other runs."""
+        """Return rounds that ``work`` executes, in turn with all other rounds."""
         rounds: Rounds[Any, Part] = Rounds(partial(_do, work), _lose, self._steps)
         self._rounds.append(rounds)
         return rounds
@@ -93,7 +93,7 @@ class Hall:
         return task
 
     async def settled(self) -> None:
-        """Return when nothing is under way."""
+        """Return when no work is running."""
         while self._tasks or any(rounds.is_busy for rounds in self._rounds):
             for rounds in self._rounds:
                 await rounds.settled()
@@ -106,7 +106,7 @@ class Hall:
             self.service.tokens.check(None, RIGHTS[verb], topics)
 
     def note_schedules(self, verb: str, jobs: Sequence[object]) -> None:
-        """Note for the audit log what was done to jobs that are schedules: others rely on them."""
+        """Note changes of jobs that are schedules for the audit log."""
         if jobs and self.service.audit is not None:
             line = {"port": "beanstalk", "peer": "", "token": "", "endpoint": verb}
             self.service.audit.write({**line, "topic": SCHEDULES, "jobs": list(jobs)})
@@ -155,4 +155,4 @@ async def _do(work: Work, key: Any, parts: Sequence[Part]) -> None:
 
 
 def _lose(parts: Sequence[Part]) -> None:
-    """Leave those whose round was cut: with the event loop their connections end."""
+    """Ignore the parts of a cancelled round: their connections end with the event loop."""

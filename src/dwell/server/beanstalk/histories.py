@@ -33,8 +33,8 @@ class Histories:
 
     def __init__(self, most_jobs: int = MOST_JOBS) -> None:
         self._most_jobs = most_jobs
-        # Two generations: what is asked for comes to the newer one, which becomes the older one
-        # when it is full. That forgets nearly what was used least, and costs a look-up.
+        # Two generations: entries move to the newer one on use, which becomes the older one when it
+        # is full. That nearly forgets the least recently used, and costs one look-up.
         self._newer: dict[int, History] = {}
         self._older: dict[int, History] = {}
         self._first = 0

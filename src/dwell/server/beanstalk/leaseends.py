@@ -1,4 +1,4 @@
-"""Lease ends: when the first lease of what a connection holds ends, without a look at all of it."""
+"""Lease ends: when the first lease of a connection's jobs ends, without a pass over all jobs."""
 
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
@@ -15,7 +15,7 @@ _SPARE = 1000
 class LeaseEnds:
     """When the leases of jobs end, by number.
 
-    Jobs are sorted when somebody asks, since most are done before anybody does.
+    Jobs are sorted on demand, since most are done before that.
     """
 
     __slots__ = ("_fresh", "_heap")
@@ -31,7 +31,7 @@ class LeaseEnds:
             self._fresh, self._heap = list(held), []
 
     def first_ms(self, held: Mapping[int, Held], now_ms: int) -> int | None:
-        """Return when the next lease ends of what is held."""
+        """Return when the next lease of the held jobs ends."""
         heap = self._sorted(held)
         while heap:
             end_ms, number = heap[0]

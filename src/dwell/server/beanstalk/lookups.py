@@ -49,8 +49,8 @@ _MOST_LOOKED_AT = 1000
 class _Seen(NamedTuple):
     """A message, and the version that it had before it was read, one number in an array.
 
-    A change that is bound by this version fails if anybody has changed the message since. The
-    version is None where the store gives none.
+    A change with this version fails if the message has changed since. The version is None if the
+    store has no versions.
     """
 
     message: Message
@@ -93,7 +93,7 @@ class Lookups:
     async def _do(self, session: Session, run: Run) -> None:
         try:
             async with self._turns:
-                # Replies that nobody reads count as under way.
+                # Replies that are not read count as in flight.
                 self._hall.in_flight.enter(0, 0)
                 reply = await self._does[run.verb](session, run.items[0])
         except Exception as error:
@@ -161,7 +161,7 @@ class Lookups:
         return server_stats(self._hall, stats, sum(urgent))
 
     async def _urgent(self, topic: str) -> int:
-        """Return how many jobs beanstalkd would call urgent, which is not what they are here."""
+        """Return how many jobs beanstalkd would call urgent, which means nothing here."""
         return await self._queue.count_urgent(topic, _URGENT)
 
     async def _stats_job(self, session: Session, number: int) -> bytes:

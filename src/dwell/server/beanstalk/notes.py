@@ -1,16 +1,16 @@
-"""Notes: what the logs are told of runs of commands, once they have their replies."""
+"""Notes: the log lines of runs of commands, written once they have their replies."""
 
 from dwell.clock.clock import monotonic_ms
 from dwell.server.beanstalk.commands import Run, Verb
 from dwell.server.service import Service
 
-#: The commands that change what others rely on.
+#: The audited commands: they change what others rely on.
 AUDITED = frozenset({Verb.KICK, Verb.KICK_JOB, Verb.PAUSE_TUBE})
 _MOST_WORD_BYTES = 30
 
 
 class Noted:
-    """A run that has no reply yet: when it began, and how much was said so far."""
+    """A run that has no reply yet: its start, and the bytes of replies sent until now."""
 
     __slots__ = ("began_ms", "out_bytes", "run", "topic")
 
@@ -22,13 +22,13 @@ class Noted:
 
 
 class Notes:
-    """Writes a line for each run, and one for each that changes what others rely on."""
+    """Writes an access line for each run, and an audit line for each audited one."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def begin(self, run: Run, topic: str) -> Noted | None:
-        """Return what is to be noted of a run that begins; None where nothing is."""
+        """Return the fields to log of a run that begins; None if it is not logged."""
         is_on = self._service.access is not None or self._service.audit is not None
         return Noted(run, topic) if is_on else None
 

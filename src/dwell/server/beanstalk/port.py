@@ -1,4 +1,4 @@
-"""The port: sockets that speak the beanstalk protocol. It knows nothing of what is said."""
+"""The port: sockets that speak the beanstalk protocol. It does not interpret their bytes."""
 
 import asyncio
 import ssl as tls
@@ -32,7 +32,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         self._session: Session
         self._transport: asyncio.Transport
 
-    # --- what the event loop tells --------------------------------------------------------------
+    # --- callbacks of the event loop ------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin a session."""
@@ -45,7 +45,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         return self._turns.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand over what came, when it is the connection's turn."""
+        """Pass on the received bytes, when it is the connection's turn."""
         size_bytes = len(self._turns.buffer)
         may_parse = self._turns.may_parse(nbytes)
         self._session.feed(bytes(BUFFER[:nbytes]), is_turn=may_parse)
@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         self._session.block()
 
     def resume_writing(self) -> None:
-        """Go on: the other end reads again."""
+        """Continue: the other end reads again."""
         self._count_out()
         self._session.unblock()
 
@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         if unread is not None:
             unread()
 
-    # --- what the port and the session ask -----------------------------------------------------
+    # --- calls of the port and the session -----------------------------------------------------
 
     @property
     def peer(self) -> str:
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         self._transport.write(data)
 
     def close(self) -> None:
-        """Send what is kept, and end the connection."""
+        """Send the pending bytes, and end the connection."""
         self._transport.close()
 
     def hold(self, size_bytes: int) -> bool:
@@ -105,17 +105,17 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         return self._port.unparsed.note(self, size_bytes)
 
     def pause_reading(self) -> None:
-        """Leave what comes in the hands of the operating system."""
+        """Stop reading; the operating system buffers further bytes."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Hand over again what comes."""
+        """Read again."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def stop(self) -> None:
-        """Do what was asked until now, and end the connection."""
+        """Finish the received commands, and end the connection."""
         self._session.stop()
 
     def abort(self) -> None:
@@ -142,7 +142,7 @@ class BeanstalkPort:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens: host, and the port that it was given."""
+        """Its address: the host, and the actual port."""
         return self._address
 
     async def start(self) -> None:

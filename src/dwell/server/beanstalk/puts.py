@@ -116,5 +116,5 @@ def puts_of(topic: str, bodies: Sequence[bytes], heads: Sequence[Head], now_ms: 
 
 
 def _times(delay_s: np.ndarray, ttr_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return delays and leases in milliseconds, within what a message may have."""
+    """Return delays and leases in milliseconds, within the limits of a message."""
     return np.minimum(delay_s, MAX_DELAY_S) * 1000, np.clip(ttr_s * 1000, 1000, MAX_LEASE_MS)

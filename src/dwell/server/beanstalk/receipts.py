@@ -1,4 +1,4 @@
-"""Release, bury and touch: what many connections say of the jobs they hold, in one batch."""
+"""Release, bury and touch: verbs of many connections on held jobs, in one batch."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ _WORDS = {
 
 
 class _Claim(NamedTuple):
-    """One job that a session says it holds, and does: where the reply to that stands."""
+    """A job that a session holds and names, and the place of the reply."""
 
     session: Session
     number: int
@@ -37,7 +37,7 @@ class _Claim(NamedTuple):
 
 
 class Receipts:
-    """Does runs of verbs that need a receipt, and gives back what connections leave behind."""
+    """Runs the verbs that need a receipt, and releases the jobs of closed connections."""
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
@@ -45,14 +45,14 @@ class Receipts:
         self._rounds = hall.rounds(self._tell)
 
     def start(self, session: Session, run: Run) -> bytes | None:
-        """Do what the session says of its jobs."""
+        """Apply the verb of a run to the session's jobs."""
         if not any(_number_of(item) in session.held for item in run.items):
             return NOT_FOUND * run.count
         self._rounds.add(run.verb, (session, run), run.count)
         return None
 
     def give_back(self, jobs: Iterable[Held]) -> None:
-        """Give back jobs that nobody can finish; it does not count as a failure of theirs."""
+        """Release jobs whose connection is gone; the attempt does not count."""
         # A connection may hold more than one request may have. Of the parts none waits for another.
         receipts = [job[0] for job in jobs]
         for at in range(0, len(receipts), MAX_BATCH_MESSAGES):
@@ -100,7 +100,7 @@ class Receipts:
         return await self._queue.release(receipts, min(delay_s, MAX_DELAY_S), priority=priority)
 
     def _tell_history(self, verb: Verb, how: Any, number: int, code: int) -> None:
-        """Keep in the job's history what was done."""
+        """Record the verb in the job's history."""
         if verb is Verb.BURY and code == Result.BURIED:
             self._hall.histories.buried(number)
         elif verb is Verb.RELEASE and code in (Result.RELEASED, Result.BURIED):
@@ -108,7 +108,7 @@ class Receipts:
             self._hall.histories.released(number, delay_s, is_buried=is_buried)
 
     def _note(self, claim: _Claim, code: int) -> None:
-        """Keep what the session holds from now on."""
+        """Update the jobs that the session holds."""
         if code == Result.TOUCHED:
             receipt, topic, lease_ms, _ = claim.held
             until_ms = self._hall.now_ms + lease_ms

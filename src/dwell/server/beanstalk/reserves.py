@@ -14,7 +14,7 @@ from dwell.server.beanstalk.session import Demand, Session
 from dwell.server.beanstalk.taken import Portions, Taken, take_best
 from dwell.server.beanstalk.waiting import Wait, Waiting
 
-#: A connection that holds a job whose lease ends so soon is told, and does not wait.
+#: A connection that holds a job whose lease ends this soon is told, and does not wait.
 MARGIN_MS = 1000
 
 
@@ -34,7 +34,7 @@ class Reserves:
         hall.service.tokens.on_change.append(self.check_all)
 
     def start(self, session: Session, run: Run) -> bytes | None:
-        """Take jobs from what the session watches."""
+        """Take jobs from the tubes that the session watches."""
         session.is_worker = True
         try:
             self._hall.allow(Verb.RESERVE, session.watched.values())
@@ -49,7 +49,7 @@ class Reserves:
         return None
 
     def go_on(self, session: Session) -> None:
-        """Go on with a demand that was held up."""
+        """Continue a demand that was held up."""
         if _demand_of(session).is_held_up:
             _demand_of(session).is_held_up = False
             self._ask(session)
@@ -105,7 +105,7 @@ class Reserves:
                 self._answer_all(session, word_of(error))
             return
         taken = self._noted(batches, topics)
-        # Of several topics not all that is ready may have been looked at.
+        # With several topics not all ready jobs may have been examined.
         is_all = len(topics) < 2 or not len(taken)
         at = 0
         for (session, run), limit in zip(parts, limits, strict=True):
@@ -118,7 +118,7 @@ class Reserves:
             self._hand_over(session, part, is_all=is_all and len(part) < limit)
 
     def _noted(self, batches: Sequence[Batch], topics: tuple[str, ...]) -> Taken:
-        """Return what was taken, and learn from it."""
+        """Return taken jobs, and update the statistics."""
         for batch in batches:
             if len(batch):
                 self._hall.service.note_taken(batch)
@@ -154,7 +154,7 @@ class Reserves:
         return None
 
     def _unserved(self, session: Session) -> None:
-        """Decide what becomes of a demand when there is nothing to take."""
+        """Handle a demand that no job is ready for."""
         if session.is_over:
             return None
         demand, now_ms = _demand_of(session), self._hall.now_ms
@@ -199,7 +199,7 @@ class Reserves:
         return max(min(waits), 0) if waits else None
 
     def _served(self, session: Session, topics: tuple[str, ...], wait: Wait) -> None:
-        """Hand over what a session has waited for, or look after it as its time has come."""
+        """Deliver the jobs that a session has waited for, or handle its timeout."""
         try:
             batch = wait.result()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Rights: what callers without a token need for each command, on the topic that it concerns."""
+"""Rights: the rights that a caller without a token needs for each command, on its topic."""
 
 from dwell.server.beanstalk.commands import Verb
 from dwell.server.tokens import ANY, Right

@@ -17,12 +17,12 @@ from dwell.server.beanstalk.tubes import DEFAULT_TUBE
 from dwell.server.turns import Turns
 from dwell.server.unparsed import NOTED_BYTES
 
-#: How many held jobs are counted at a time, and how much is kept of each while it is held and
-#: while it is given back.
+#: How many held jobs are counted at a time, and the memory of each while it is held and while it is
+#: released.
 _COUNTED_JOBS, _JOB_BYTES = 64, 1024
 #: How many bytes of replies are gathered before they are written.
 _MOST_REPLY_BYTES = 64 * 1024
-#: How many runs are done before other connections have their turn.
+#: How many runs are done before other connections are served.
 _MOST_AT_ONCE = 16
 #: From this number of held jobs on, expired leases are searched for.
 _FIRST_PURGE = 1000
@@ -84,16 +84,16 @@ class Wire(Protocol):
         """Send bytes, or keep them to be sent."""
 
     def close(self) -> None:
-        """Send what is kept, and end the connection."""
+        """Send the pending bytes, and end the connection."""
 
     def hold(self, size_bytes: int) -> bool:
         """Note how much is kept that is not done; tell whether that is counted."""
 
     def pause_reading(self) -> None:
-        """Leave what comes in the hands of the operating system."""
+        """Stop reading; the operating system buffers further bytes."""
 
     def resume_reading(self) -> None:
-        """Hand over again what comes."""
+        """Read again."""
 
 
 class Desk(Protocol):
@@ -103,22 +103,22 @@ class Desk(Protocol):
         """Do a run and return its replies, or None when the session will be told by ``answer``."""
 
     def note(self, session: "Session", reply: bytes) -> None:
-        """Tell the logs of a run that has its reply."""
+        """Log a run that has its reply."""
 
     def count(self, session: "Session", size_bytes: int) -> bytes | None:
-        """Count what came of a put that is incomplete; return the refusal if there is no room."""
+        """Count the bytes of an incomplete put; return the refusal if there is no room."""
 
     def count_out(self, session: "Session") -> None:
         """Stop counting a put that came only in part, as its rest will not come."""
 
     def go_on(self, session: "Session") -> None:
-        """Go on with a demand that had to stop as nobody read the replies."""
+        """Continue a demand that had stopped because the replies were not read."""
 
     def end_wait(self, session: "Session") -> None:
         """Answer a session that waits."""
 
     def count_held(self, size_bytes: int) -> None:
-        """Count what a session keeps of the jobs that it holds, or less than nothing."""
+        """Count the memory of the jobs that a session holds; negative to count out."""
 
     def forget(self, session: "Session") -> None:
         """Remove a session whose connection is gone: releases the jobs that it holds."""
@@ -194,7 +194,7 @@ class Session:
         """Whether a command of the protocol has come."""
         return self._decoder.is_known
 
-    # --- what the connection tells --------------------------------------------------------------
+    # --- calls of the connection ----------------------------------------------------------------
 
     def feed(self, data: bytes, *, is_turn: bool = True) -> None:
         """Take bytes that came; commands are done if it is the connection's turn."""
@@ -233,7 +233,7 @@ class Session:
         self._proceed()
 
     def stop(self) -> None:
-        """Do what has come until now, and end the connection."""
+        """Finish the received commands, and end the connection."""
         self._stop_reading()
         self.finish()
 
@@ -248,10 +248,10 @@ class Session:
         self.held.clear()
         self.count_held()
 
-    # --- what the desk tells --------------------------------------------------------------------
+    # --- calls of the desk ----------------------------------------------------------------------
 
     def answer(self, reply: bytes) -> None:
-        """Send the replies to the run that was under way, and go on with the next one."""
+        """Send the replies to the current run, and continue with the next run."""
         self._is_busy = False
         if self.noted is not None:
             self._desk.note(self, reply)
@@ -259,7 +259,7 @@ class Session:
         self._proceed()
 
     def send(self, reply: bytes) -> None:
-        """Send a part of the replies to the run that is under way."""
+        """Send a part of the replies to the current run."""
         if self.noted is not None:
             self.noted.out_bytes += len(reply)
         self._say(reply)
@@ -297,20 +297,20 @@ class Session:
         self._ends.note((number,), self.held)
 
     def count_held(self) -> None:
-        """Count what is held, where that has changed by much."""
+        """Count the memory of the held jobs, if it has changed by much."""
         portions = 0 if self.is_over else len(self.held) // _COUNTED_JOBS
         if portions != self._counted:
             self._desk.count_held((portions - self._counted) * _COUNTED_JOBS * _JOB_BYTES)
             self._counted = portions
 
     def soonest_ms(self, now_ms: int) -> int | None:
-        """Return when the next lease of what is held ends."""
+        """Return when the next lease of the held jobs ends."""
         return self._ends.first_ms(self.held, now_ms)
 
     # --- inside ---------------------------------------------------------------------------------
 
     def _proceed(self) -> None:
-        """Do commands until one has to wait, or others have their turn, and send the replies."""
+        """Run commands until one has to wait, or other connections are served; send the replies."""
         left = _MOST_AT_ONCE
         while not (self._is_busy or self._is_resting or self.is_blocked or self.is_over):
             if not left:
@@ -353,7 +353,7 @@ class Session:
             self._decoder.give_up(refusal)
 
     def _note_kept(self) -> None:
-        """Have counted what came and is not done, unless it is a put's."""
+        """Count received bytes that are not processed, unless they belong to a put."""
         size_bytes = 0 if self.arrival is not None else self._decoder.size_bytes
         if (size_bytes > NOTED_BYTES or self._is_noted) and not self._is_resting:
             self._is_noted = self._wire.hold(size_bytes)

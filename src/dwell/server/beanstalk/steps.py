@@ -17,11 +17,11 @@ _MOST_PASSED = 3
 
 
 class Steps(Turns):
-    """Lets small rounds begin one after another, the largest first.
+    """Runs small rounds one after another, the largest first.
 
-    As many commands as were answered or wait are expected back: a round that is smaller waits while
-    each pass of the event loop brings more, and for two passes that bring nothing. A connection
-    that is alone waits for nobody.
+    As many commands as were answered or wait are expected back: a smaller round waits while each
+    pass of the event loop brings more, and for two passes that bring nothing. The only connection
+    never waits for others.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Taking jobs: the most urgent of several topics, in columns that can be handed out."""
+"""Taking jobs: the most urgent of several topics, in columns for delivery."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from dwell.queue import Queue
 from dwell.server.beanstalk.leaseends import Held
 from dwell.server.parts import in_turns
 
-#: How many jobs are looked at in each of several topics at a time.
+#: How many jobs are examined in each of several topics at a time.
 _MOST_HEADS = 100
 #: The cost of a look at a topic in a turn of the event loop.
 _LOOK_BYTES = 8 * 1024
-#: How many bytes of bodies one connection may be sent at a time, as far as can be told before.
+#: How many bytes of bodies one connection is sent at a time, as far as known in advance.
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_JOBS = 1000
-#: Of how many topics it is known what their bodies are like.
+#: The number of topic sets whose body sizes are remembered.
 _MOST_LIMITS = 1000
 #: The assumed size of a body before the first body was seen.
 _FIRST_BODY_BYTES = 16 * 1024
@@ -50,7 +50,7 @@ class Taken:
 
     @classmethod
     def of(cls, batches: Sequence[Batch], topics: Sequence[str], now_ms: int) -> "Taken":
-        """Return what one or more takes from some topics gave, the most urgent jobs first."""
+        """Return the jobs of one or more takes from some topics, the most urgent first."""
         topic = topics[0] if len(topics) == 1 else None
         parts = [_columns(batch, topic, now_ms) for batch in batches if len(batch)]
         if not parts:
@@ -76,7 +76,7 @@ def _columns(batch: Batch, topic: str | None, now_ms: int) -> Taken:
 
 
 class Portion:
-    """How many jobs may be handed to one connection at a time: few, where bodies are large."""
+    """How many jobs are sent to one connection at a time: few, if bodies are large."""
 
     def __init__(self) -> None:
         self._largest_bytes = float(_FIRST_BODY_BYTES)
@@ -87,7 +87,7 @@ class Portion:
         return max(min(int(_MOST_BYTES / self._largest_bytes), _MOST_JOBS), 1)
 
     def note(self, bodies: Sequence[bytes]) -> None:
-        """Learn from bodies that were taken; what was learnt is forgotten slowly."""
+        """Learn from the bodies of taken jobs; old values fade slowly."""
         largest = max(map(len, bodies), default=0)
         self._largest_bytes = max(largest, self._largest_bytes * 0.95, 1.0)
 
@@ -119,7 +119,7 @@ async def take_best(queue: Queue, topics: Sequence[str], limit: int) -> list[Bat
     limit = min(limit, _MOST_HEADS)
     heads = dict[str, Heads]()
     async for topic in in_turns(topics, repeat(_LOOK_BYTES)):
-        # Only what orders them is kept: bodies may be a megabyte each.
+        # Only the columns that order them are kept: bodies may be a megabyte each.
         batch = await queue.peek(topic, limit)
         if len(batch):
             heads[topic] = Heads(batch.numbers.copy(), batch.due_ms.copy(), batch.priority.copy())

@@ -1,1 +1,1 @@
-"""The board: what all who look at a server see, found out once for all of them."""
+"""The board: the view of a server, computed once for all viewers."""

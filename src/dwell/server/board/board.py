@@ -22,15 +22,15 @@ from dwell.server.sorting import in_order
 
 #: How many holders are known at most.
 MOST_HOLDERS = 1000
-#: How many topics on which takers wait are told by name, those with most takers.
+#: The topics with most waiting takers that are named.
 MOST_WAITING = 1000
-#: How long what was found out holds at least.
+#: How long results are kept at least.
 _COUNTS_S, _RECENT_S, _PASS_S, _SETTINGS_S, _WAITING_S = 0.4, 1.0, 1.0, 2.0, 0.3
 #: The part of the time that it may take to count the coming load, and to make rows of all topics.
 _LOAD_PART, _ROWS_PART = 0.02, 0.02
-#: How long what somebody looks at holds at least, and the part of the time that all looks may take.
+#: How long a view is kept at least, and the part of the time that all views may take.
 _SHOWN_S, _SHOWN_PART = 0.1, 0.1
-#: Of how many topics rows are made before others have their turn, and how many overviews are kept.
+#: How many rows are made before other tasks run, and how many overviews are kept.
 _AT_ONCE, _MOST_SHOWN = 1000, 64
 
 
@@ -131,7 +131,7 @@ class Board:
 
     async def overview(self, look: Look) -> Overview:
         """Return some topics, and the sums of all that one may see."""
-        # To wait for these is no part of what it takes to make rows, and to choose some.
+        # Waiting for these must not count as time of making and selecting rows.
         await self._stats.get()
         await self._lately.get()
         await self._oldest.get()
@@ -139,7 +139,7 @@ class Board:
         return await self._shown.get(look)
 
     async def told(self, look: Look) -> msgspec.Raw:
-        """Return the same in JSON, which is written once for all who look at it."""
+        """Return the overview in JSON, which is encoded once for all viewers."""
         overview = await self.overview(look)
         told = self._told.get(look)
         if told is None or told[0] is not overview:
@@ -235,7 +235,7 @@ async def _seen(rows: list[TopicRow], look: Look) -> list[TopicRow]:
     return seen
 
 
-#: By which numbers and names topics are sorted, where that is not by one of their numbers.
+#: The orders of topics other than by one of their numbers.
 _ORDERS: dict[str, Callable[[TopicRow], tuple[float, str]]] = {
     "name": lambda row: (0, row.name),
     "oldest": lambda row: (row.oldest_ms or 2**62, row.name),
@@ -243,7 +243,7 @@ _ORDERS: dict[str, Callable[[TopicRow], tuple[float, str]]] = {
 
 
 def _less_of(sort: str, row: TopicRow) -> tuple[float, str]:
-    """Return what puts those first that have most of something."""
+    """Return a sort key that puts the largest values first."""
     return -(getattr(row, sort) or 0), row.name
 
 

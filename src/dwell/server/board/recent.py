@@ -1,4 +1,4 @@
-"""Recent: what happened lately in each topic, by the newest events of the log."""
+"""Recent: the latest events of each topic, from the end of the log."""
 
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ _KINDS = max(Kind) + 1
 
 
 class Lately(NamedTuple):
-    """Of one topic: events a second by kind, and how late messages were taken for the first time.
+    """Of one topic: events a second by kind, and the lateness of first takes.
 
-    The percentiles are None where none was taken.
+    The percentiles are None without a first take.
     """
 
     rates: tuple[float, ...]

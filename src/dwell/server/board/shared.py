@@ -1,4 +1,4 @@
-"""Shared: what takes work to find out is found out once for all who ask at about the same time."""
+"""Shared: results that cost work are computed once for all simultaneous callers."""
 
 import asyncio
 from collections import OrderedDict
@@ -34,7 +34,7 @@ class Shared(Generic[T]):
         self._good_until_s = 0.0
 
     async def get(self) -> T:
-        """Return the answer; raises what finding it out did."""
+        """Return the answer; raises the error of computing it."""
         loop = asyncio.get_running_loop()
         if self._task is None or (self._task.done() and loop.time() >= self._good_until_s):
             self._task = _begun(self._found())
@@ -71,7 +71,7 @@ class SharedBy(Generic[K, T]):
         self._turn = asyncio.Lock()
 
     async def get(self, key: K) -> T:
-        """Return the answer to a question; raises what finding it out did."""
+        """Return the answer to a question; raises the error of computing it."""
         loop = asyncio.get_running_loop()
         kept = self._kept.get(key)
         if kept is not None and loop.time() < kept[1]:

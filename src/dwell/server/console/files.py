@@ -10,7 +10,7 @@ _FORMS = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-#: The file that stands for the folder.
+#: The index file of the folder.
 INDEX = "index.html"
 
 
