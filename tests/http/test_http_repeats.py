@@ -127,6 +127,24 @@ async def test_a_repeat_is_told_what_was_done_by_a_server_that_drains(tmp_path):
             await queue.put("t", "y")
 
 
+@pytest.mark.parametrize("ids", [("a", "b"), (None, None)])
+async def test_a_repeat_brings_nothing_new_to_a_server_that_drains(ids, tmp_path):
+    rows = [{"body": "x", **({"id": id_} if id_ else {})} for id_ in ids]
+    async with served(EmbeddedStore(tmp_path / "store")) as server:
+        wire = await Wire.open(server)
+        first = await wire.ask(request("POST", PUT, rows[:1], dwell_call="1f"))
+        both = await wire.ask(request("POST", PUT, rows, dwell_call="1f00"))
+        server.service.is_draining = True
+        again = await wire.ask(request("POST", PUT, rows[:1], dwell_call="1f;again"))
+        assert (again.status, again.value) == (200, first.value)
+        longer = await wire.ask(request("POST", PUT, rows, dwell_call="1f;again"))
+        assert (longer.status, longer.value["error"]) == (503, "ServerDraining")
+        if ids[0] is None:
+            again = await wire.ask(request("POST", PUT, rows, dwell_call="1f00;again"))
+            assert (again.status, again.value) == (200, both.value)
+        assert (await server.queue.stats()).totals["put"] == (2 if ids[0] else 3)
+
+
 @pytest.mark.parametrize("status", ["408 Request Timeout", "502 Bad Gateway", "504 Timeout"])
 async def test_a_take_that_a_proxy_answers_with_an_error_is_not_repeated(tmp_path, status):
     """The server has handed the messages over, so that each repeat would lease more."""

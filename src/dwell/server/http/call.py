@@ -309,7 +309,8 @@ class Call:
 
     async def put_puts(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Put columns; raises StoreFull if they exceed the caller's quota."""
-        if self.service.quotas.has(self.token) and not await self._has_put(len(puts)):
+        has_put = await self._has_put(len(puts))
+        if self.service.quotas.has(self.token) and not has_put:
             async with self.room(puts.topic, len(puts), puts.size_bytes) as room:
                 answer = await self.queue.put_puts(puts, on_conflict)
                 if room is not None:
@@ -323,11 +324,15 @@ class Call:
         """Tell whether this repeats a request whose messages were all put, and so puts none.
 
         All messages are checked: if the first was put, others of the request may not have been.
+        Raises ServerDraining or StoreFull if they are new and the server accepts no new messages.
         """
         calling = calling_now()
         if calling is None or not calling.is_again:
             return False
-        return bool((await self.queue.store.outcomes(calling.coming(count))).all())
+        has_put = bool((await self.queue.store.outcomes(calling.coming(count))).all())
+        if not has_put:
+            self.service.check_puts()
+        return has_put
 
     @asynccontextmanager
     async def room(self, topic: str, messages: int, size_bytes: int) -> AsyncIterator[Room | None]:

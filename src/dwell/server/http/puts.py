@@ -72,7 +72,7 @@ async def put(call: Call) -> Answer:
 async def _was_done(call: Call) -> bool:
     """Tell whether this is the repeat of a request that was done: it needs no room, nor a service.
 
-    That is told by its first message.
+    That is told by its first message; whether there are others is seen when all are read.
     """
     calling = calling_now()
     if calling is None or not calling.is_again:
