@@ -1,5 +1,6 @@
 """The result of a verb for each message of a batch, in a column."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -62,7 +63,12 @@ class Results(Sequence[Result]):
         return f"<Results of {len(self)}: {counts_text(self.codes)}>"
 
 
+def counts_of(codes: U8) -> Counter[Result]:
+    """Return how many messages had which result, in the order of the codes."""
+    counts = enumerate(np.bincount(codes).tolist())
+    return Counter({Result(code): count for code, count in counts if count})
+
+
 def counts_text(codes: U8) -> str:
     """Return how many messages had which result, in words."""
-    found, counts = np.unique(codes, return_counts=True)
-    return ", ".join(f"{n} {Result(int(c))}" for c, n in zip(found, counts, strict=True))
+    return ", ".join(f"{count} {result}" for result, count in counts_of(codes).items())

@@ -15,6 +15,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
 from dwell.batch.page import Cursor
+from dwell.batch.results import counts_of
 from dwell.message import (
     I64,
     MAX_BATCH_BYTES,
@@ -186,9 +187,7 @@ async def _apply(
     missed: set[bytes] = set()
     for part in parts:
         codes = await how.apply(store, topic, part)
-        for code, count in enumerate(np.bincount(codes).tolist()):
-            if count:
-                results[Result(code)] += count
+        results.update(counts_of(codes))
         missed.update(part.ids[at] for at in np.flatnonzero(codes == Result.UNKNOWN).tolist())
     return missed
 

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
+from dwell.batch.results import counts_of
 from dwell.clock import Clock
 from dwell.errors import InvalidInput
 from dwell.given import values
@@ -74,10 +73,7 @@ class TablePutter:
                 raise type(error)(f"row {first}: {error}") from None
             self._on_bad(first, str(error))
             return
-        answer = await self._put(puts)
-        for code, count in enumerate(np.bincount(answer.results).tolist()):
-            if count:
-                self.counts[Result(code)] += count
+        self.counts += counts_of((await self._put(puts)).results)
 
 
 def _next(reader: Any) -> Any:

@@ -5,10 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
-import numpy as np
-
 from dwell.batch.blobs import Sized
 from dwell.batch.puts import PUT_ARRAYS, Puts
+from dwell.batch.results import counts_of
 from dwell.batch.schema import arrays_from
 from dwell.errors import DwellError, InvalidInput, TopicFull
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Result
@@ -222,9 +221,8 @@ class Intake:
                 return held
             left = await self._put_part(topic, held[:half])
             return [*left, *held[half:]] if left else await self._put_part(topic, held[half:])
-        for code, count in enumerate(np.bincount(answer.results).tolist()):
-            if count:
-                self._tally.held[str(Result(code))] += count
+        for result, count in counts_of(answer.results).items():
+            self._tally.held[str(result)] += count
         return []
 
     async def _cancel(self, topic: str, step: Sequence[Cancelled]) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.page import Cursor
+from dwell.batch.results import counts_of
 from dwell.errors import DwellError, InvalidInput, TopicFull
 from dwell.message import U8, Message, Result, State, TopicSettings, decode_extra
 from dwell.queue import Queue
@@ -145,9 +146,8 @@ class Takeover:
         self.report.others += len(others)
         self.report.refused += len(refused)
         stay = [*others, *refused]
-        for code, count in enumerate(np.bincount(np.delete(results, stay)).tolist()):
-            if count:
-                self.report.put[str(Result(code))] += count
+        for result, count in counts_of(np.delete(results, stay)).items():
+            self.report.put[str(result)] += count
         if stay:
             await self._place.leave(load, stay)
         is_put = np.isin(results, _MOVED)
