@@ -47,10 +47,11 @@ def put_lines(session: Session, topic: str, name: str, defaults: Line, on_confli
                     moved(reader.size_bytes, counts.total())
         finally:
             _say(session.out, topic, counts)
-    require(_are_in(counts))
+    require(are_in(counts))
 
 
-def _are_in(counts: _Counts) -> bool:
+def are_in(counts: _Counts) -> bool:
+    """Tell whether all messages are in the queue as they were asked for."""
     return not counts[Result.DROPPED] and not counts[Result.LEASED]
 
 
@@ -79,21 +80,26 @@ def _put_batch(
         counts.update(put.result for put in answer)
 
 
-def _say(out: Output, topic: str, counts: _Counts) -> None:
+def counted(counts: _Counts) -> tuple[dict[str, int], list[str]]:
+    """Return the counts of results as programs read them, and as people do."""
     answer = {str(result): counts[result] for result in _ANSWERS}
     said = [f"{counts[r]:,} {r}" for r in _ANSWERS if counts[r] or r in _ANSWERS[:3]]
+    return answer, said
+
+
+def _say(out: Output, topic: str, counts: _Counts) -> None:
+    answer, said = counted(counts)
     out.confirm(
         {"topic": topic, "lines": counts.total(), **answer},
         ", ".join(said),
-        is_as_asked=_are_in(counts),
+        is_as_asked=are_in(counts),
     )
 
 
-@contextmanager
-def _progress(out: Output, source: BinaryIO) -> Iterator[Callable[[int, int], None]]:
-    """Show how much of the source was read; yields a function to call after each step."""
-    bar = Progress(
-        TextColumn("{task.fields[count]:,} messages"),
+def bar(out: Output, text: str) -> Progress:
+    """Return a progress bar that begins with a text, for people at a terminal."""
+    return Progress(
+        TextColumn(text),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
@@ -101,9 +107,14 @@ def _progress(out: Output, source: BinaryIO) -> Iterator[Callable[[int, int], No
         transient=True,
         disable=not out.shows_progress,
     )
-    with bar:
-        task = bar.add_task("put", total=_size(source), count=0)
-        yield lambda size, count: bar.update(task, completed=size, count=count)
+
+
+@contextmanager
+def _progress(out: Output, source: BinaryIO) -> Iterator[Callable[[int, int], None]]:
+    """Show how much of the source was read; yields a function to call after each step."""
+    with bar(out, "{task.fields[count]:,} messages") as shown:
+        task = shown.add_task("put", total=_size(source), count=0)
+        yield lambda size, count: shown.update(task, completed=size, count=count)
 
 
 def _size(source: BinaryIO) -> int | None:
