@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from dwell.errors import InvalidUrl
+from dwell.urls import host_and_port
 
 
 class Status:
@@ -18,10 +19,8 @@ class Status:
     def __init__(
         self, address: str, numbers: Collector, is_ready: Callable[[], str | None]
     ) -> None:
-        host, colon, port = address.rpartition(":")
-        if not colon or not host or not port.isdigit() or int(port) > 65_535:
-            raise InvalidUrl(f"--http: got {address!r:.80}, expected HOST:PORT")
-        self._host, self._port = host.strip("[]"), int(port)
+        host, self._port = host_and_port(address, "--http")
+        self._host = host.strip("[]")
         self._registry = CollectorRegistry()
         self._registry.register(numbers)
         self._is_ready = is_ready

@@ -2,6 +2,8 @@
 
 import re
 
+from dwell.errors import InvalidUrl
+
 # To the last @, since a password that was not quoted as it should be may hold anything.
 _LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)//.*@", re.DOTALL)
 # A path may have a question mark in it, which begins no options.
@@ -32,3 +34,11 @@ def shown(url: str) -> str:
 
 def _option(found: "re.Match[str]") -> str:
     return found[0] if found[1] in _HARMLESS else f"{found[1]}=***"
+
+
+def host_and_port(address: str, field: str) -> tuple[str, int]:
+    """Return the two parts of HOST:PORT; raises InvalidUrl."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise InvalidUrl(f"{field}: got {address!r:.80}, expected HOST:PORT")
+    return host, int(port)

@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from dwell.errors import InvalidInput, InvalidUrl
+from dwell.errors import InvalidInput
+from dwell.urls import host_and_port
 
 _PROGRAM = (sys.executable, "-c", "from dwell.cli import main; main()")
 #: Seconds until a process that has ended is started again, and between two checks.
@@ -36,10 +37,8 @@ def run_many(
 def _http_of(http: str | None, at: int) -> list[str]:
     if http is None:
         return []
-    host, _, port = http.rpartition(":")
-    if not host or not port.isdigit():
-        raise InvalidUrl(f"--http: got {http!r:.80}, expected HOST:PORT")
-    return ["--http", f"{host}:{int(port) + at}"]
+    host, port = host_and_port(http, "--http")
+    return ["--http", f"{host}:{port + at}"]
 
 
 def _run_reloaded(commands: Sequence[Sequence[str]]) -> None:
@@ -66,7 +65,10 @@ def _run_reloaded(commands: Sequence[Sequence[str]]) -> None:
 
 
 class _Stopping:
-    """Tells watchfiles whether a signal has come."""
+    """Tells watchfiles whether a signal has come.
+
+    A second signal may come during the first: an Event has a lock, and would wait for itself.
+    """
 
     def __init__(self) -> None:
         self._is_set = False
