@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 from dwell.given.values import Delay, delay_ms, error_text
 
 
-class Retry(Exception):
+class _Said(Exception):
+    """An exception whose arguments are not those of its class; another process may raise it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _raised, (type(self), self.args, self.__dict__)
+
+
+class Retry(_Said):
     """Raised by a handler: try again after ``delay``, by default after the retry delay.
 
     The attempt counts, so a message whose attempts are used up is buried. ``reason`` becomes its
@@ -22,11 +29,8 @@ class Retry(Exception):
         self.delay_ms = None if delay is None else delay_ms(delay)
         self.reason = error_text(reason, "reason")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _raised, (type(self), self.args, self.__dict__)
 
-
-class Bury(Exception):
+class Bury(_Said):
     """Raised by a handler: set the message aside as dead, for ``reason``."""
 
     reason: str | None = None
@@ -34,9 +38,6 @@ class Bury(Exception):
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason or "bury")
         self.reason = error_text(reason, "reason")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _raised, (type(self), self.args, self.__dict__)
 
 
 def _raised(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
