@@ -88,6 +88,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._rounds = 0
             raise Spinning(f"{_MOST_ROUNDS} rounds of callbacks at one moment")
 
+    async def until_one_ends(self, *works: "asyncio.Future[None]") -> None:
+        """Return when one of some works has ended; raises what it raised."""
+        await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+        for work in works:
+            if work.done():
+                work.result()
+
     def end(self, life: Life) -> None:
         """Let nothing of a process run any more."""
         life.is_over = True

@@ -193,6 +193,15 @@ class Process:
             except StoreError:
                 self.restart()
 
+    def tear_down(self) -> None:
+        """End the process, its machine and the loop, as a run is over."""
+        self.disk.system.ended = lambda: None
+        self._loop.end(self.life)
+        self.disk.kill()
+        for task in asyncio.all_tasks(self._loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._loop.close()
+
     async def end(self) -> None:
         """Close the queue."""
         assert self.queue is not None

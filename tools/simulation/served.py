@@ -74,21 +74,13 @@ class Served:
         self._process.start()
         working = self._loop.create_task(self._work())
         looking = self._loop.create_task(self._look())
-        await asyncio.wait([self._broken, working, looking], return_when=asyncio.FIRST_COMPLETED)
-        for done in (self._broken, working, looking):
-            if done.done():
-                done.result()
+        await self._loop.until_one_ends(self._broken, working, looking)
 
     async def _work(self) -> None:
         raise NotImplementedError
 
     def _tear_down(self) -> None:
-        self._process.disk.system.ended = lambda: None
-        self._loop.end(self._process.life)
-        self._process.disk.kill()
-        for task in asyncio.all_tasks(self._loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self._loop.close()
+        self._process.tear_down()
 
     def _fail(self, broken: Broken) -> None:
         if not self._broken.done():

@@ -31,17 +31,14 @@ class World(Scene):
                 self.loop.run_until_complete(self._run())
                 self.note(f"{self.process.disk.system.calls} calls, {self.process.starts} starts")
             finally:
-                self._tear_down()
+                self.process.tear_down()
         return self.hash.hexdigest()
 
     async def _run(self) -> None:
         self.process.start()
         looking = self.loop.create_task(self._look())
         working = self.loop.create_task(self._work())
-        await asyncio.wait([self.ending, looking, working], return_when=asyncio.FIRST_COMPLETED)
-        for done in (self.ending, looking, working):
-            if done.done():
-                done.result()
+        await self.loop.until_one_ends(self.ending, looking, working)
 
     async def _work(self) -> None:
         tasks = [
@@ -65,15 +62,6 @@ class World(Scene):
             self.fail(broken)
         except StoreError:
             pass
-
-    def _tear_down(self) -> None:
-        self.process.disk.system.ended = lambda: None
-        self.loop.end(self.process.life)
-        self.process.disk.kill()
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self.loop.close()
 
     # --- enemies ----------------------------------------------------------------------------------
 
