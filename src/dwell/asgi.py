@@ -30,7 +30,7 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 def lifespan(
     url: str | os.PathLike[str], *, worker: Worker | None = None, **options: Any
 ) -> Lifespan:
-    """Return a lifespan that opens the store at a URL; ``options`` are those of :func:`dwell.open`.
+    """Return a lifespan that opens the store at a URL; :func:`dwell.open` has the ``options``.
 
     A ``worker`` handles messages in the same process, and stops gracefully with it.
     """

@@ -486,14 +486,19 @@ async def test_a_topic_that_is_full_is_tried_again():
             await queue.ack(batch)
 
 
+async def refused_thrice(queue, clock):
+    """Put a schedule into a full topic, which refuses its first three messages."""
+    await queue.configure("t", max_pending=1)
+    await queue.put("t", b"", id="first")
+    await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
+    for _ in range(3):
+        clock.advance(MINUTE_MS)
+        await refused(queue, clock)
+
+
 async def test_what_a_full_topic_refused_is_put_after_a_change():
     async with opened() as (queue, clock):
-        await queue.configure("t", max_pending=1)
-        await queue.put("t", b"", id="first")
-        await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
-        for _ in range(3):
-            clock.advance(MINUTE_MS)
-            await refused(queue, clock)
+        await refused_thrice(queue, clock)
         assert (await queue.schedules.get("s")).last_ms is None
         await queue.schedules.put("s", "t", b"new", every="1m", misfire="all")
         assert await ids(queue) == ["first"]
@@ -505,12 +510,7 @@ async def test_what_a_full_topic_refused_is_put_after_a_change():
 
 async def test_what_a_full_topic_refused_is_put_by_another_queue_that_the_schedule_moves_to():
     async with opened() as (queue, clock):
-        await queue.configure("t", max_pending=1)
-        await queue.put("t", b"", id="first")
-        await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
-        for _ in range(3):
-            clock.advance(MINUTE_MS)
-            await refused(queue, clock)
+        await refused_thrice(queue, clock)
         body, due_ms = put_again(await queue.get(TOPIC, "s"))
         async with dwell.Queue(MemoryStore(clock)) as target:
             await target.put(TOPIC, body, id="s", due=due_ms)

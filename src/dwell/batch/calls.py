@@ -19,7 +19,7 @@ AGAIN = 1 << 63
 #: Requests draw numbers below this, so that the numbers of all their messages are below AGAIN.
 MOST_FIRST = 1 << 62
 
-#: The bits of a number above these are those of its caller, whose numbers are dropped together.
+#: The caller stands in the bits above these; the numbers of one caller are dropped together.
 CALLER_SHIFT = 50
 _CALLERS = MOST_FIRST >> CALLER_SHIFT
 #: An odd number: a product with it is another for each number below 2**62, and has all its bits.

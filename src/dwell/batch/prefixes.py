@@ -1,4 +1,4 @@
-"""Prefixes: the beginnings of names, of which many are looked up at the cost of a few."""
+"""Prefixes: finds whether names begin with any of many prefixes, at the cost of a few."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -7,8 +7,9 @@ from collections.abc import Iterable
 class Prefixes:
     """The beginnings of names that somebody asks for, in order.
 
-    A name has a beginning among them only if the last one that is not above it is one: those
-    between would begin with it, and such are left out. So a name is compared with one.
+    A name begins with any of them only if it begins with the last prefix that is not above it:
+    prefixes between the two would begin with the shorter one, and are left out. So a name is
+    compared with a single prefix.
     """
 
     def __init__(self, prefixes: Iterable[str]) -> None:
