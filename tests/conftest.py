@@ -4,11 +4,12 @@ import gc
 from collections.abc import Generator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # How long one drawn input takes says nothing on a busy machine, nor how long it took to draw it.
 settings.register_profile("dwell", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dwell")
+settings.register_profile("first", settings(), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,25 +7,35 @@ a table of a TOML file: ``what`` is the defect, ``caught_by`` the arguments of p
 occurs once, becomes ``new``. Further replacements stand in its array ``also``.
 """
 
+import multiprocessing
 import os
 import queue
+import runpy
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+import time
 import tomllib
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 ROOT = Path(__file__).parents[1]
 _PARTS = ("src", "tests", "examples", "bench", "tools", "docs", "pyproject.toml", "README.md")
-_AT_ONCE = 2
+#: Tests wait often: a run more than there are cores.
+_AT_ONCE = (os.cpu_count() or 1) + 1
 _MOST_S = 600
-#: What pytest ends with when tests have failed; anything else is an error of the run.
-_FAILED = 1
+#: What runs import and no mutant changes is loaded once, in the process that each run is a fork of.
+_LOADED = ["pytest", "pytest_asyncio.plugin", "schemathesis.pytest.plugin", "hypothesis.stateful"]
+_LOADED += ["httptools", "msgspec", "pyarrow.compute", "pyarrow.parquet", "redis.asyncio", "uvloop"]
+#: What pytest and the simulation end with when tests have failed; anything else is an error of the
+#: run, as is the second, which a run ends with that raised.
+_FAILED, _RAISED = 1, 101
 
 
 class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,38 +106,66 @@ def survives(mutant: Mutant, place: Path) -> str | None:
     try:
         for path, text in texts.items():
             path.write_text(text)
-        done = _run(mutant.caught_by.split(), place)
-    except subprocess.TimeoutExpired:
-        return f"its run did not end within {_MOST_S} s"
+        return _verdict(mutant.caught_by.split(), place)
     finally:
         for path, text in originals.items():
             path.write_text(text)
-    if done.returncode == _FAILED:
-        return None
-    return "it survived" if done.returncode == 0 else f"its run failed:\n{done.stdout[-2000:]}"
 
 
-def _run(caught_by: list[str], place: Path) -> "subprocess.CompletedProcess[str]":
-    if caught_by[0] == "simulation":
-        command = ["-m", "tools.simulation", "--seeds", caught_by[1]]
-    else:
-        command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *caught_by]
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=place,
-        env={**os.environ, "PYTHONPATH": f"{place / 'src'}:{place}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_MOST_S,
-        check=False,
+def _verdict(caught_by: list[str], place: Path) -> str | None:
+    """Run the tests in the place, and return what is wrong with them, None when they failed."""
+    output = place / "output"
+    run = multiprocessing.get_context("forkserver").Process(
+        target=_run, args=(caught_by, place, output)
     )
+    run.start()
+    assert run.pid is not None
+    run.join(_MOST_S)
+    # Servers that the tests started are of its group.
+    with suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+    run.join()
+    if run.exitcode == _FAILED:
+        return None
+    if run.exitcode == 0:
+        return "it survived"
+    if run.exitcode == -signal.SIGKILL:
+        return f"its run did not end within {_MOST_S} s"
+    return f"its run failed:\n{output.read_text(errors='replace')[-2000:]}"
+
+
+def _run(caught_by: list[str], place: Path, output: Path) -> None:
+    """Become the program that runs the tests of the copy in ``place``."""
+    os.setsid()
+    log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(place)
+    parts = [f"{place / 'src'}", f"{place}"]
+    os.environ["PYTHONPATH"] = ":".join(parts)
+    sys.path[:0] = parts
+    # The tools that it imports are those of the copy.
+    for name in [name for name in sys.modules if name.split(".")[0] == "tools"]:
+        del sys.modules[name]
+    if caught_by[0] == "simulation":
+        sys.argv = ["tools.simulation", "--seeds", caught_by[1]]
+    else:
+        # A failure counts as it is found: nobody reads the smallest one.
+        options = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile", "first"]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        sys.argv = ["pytest", *options, *caught_by]
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(_RAISED)
 
 
 def main() -> None:
     """Try each, some at once, and end with status 1 if one survives."""
     all_of_them = _named(sys.argv[1:])
     wrong: dict[str, str] = {}
+    multiprocessing.get_context("forkserver").set_forkserver_preload(_LOADED)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(_AT_ONCE) as pool:
         places: queue.SimpleQueue[Path] = queue.SimpleQueue()
         for number in range(_AT_ONCE):
@@ -136,11 +174,13 @@ def main() -> None:
 
         def attempt(mutant: Mutant) -> None:
             place = places.get()
+            began_s = time.monotonic()
             try:
                 problem = survives(mutant, place)
             finally:
                 places.put(place)
-            print(f"{'caught' if problem is None else problem}: {mutant.name}", flush=True)
+            took_s = time.monotonic() - began_s
+            print(f"{problem or 'caught'}: {mutant.name}, {took_s:.1f} s", flush=True)
             if problem is not None:
                 wrong[mutant.name] = problem
 

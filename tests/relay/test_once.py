@@ -46,6 +46,8 @@ def test_relays_of_two_stores_keep_their_states_apart(topics, tmp_path):
             for one in (mine, other):
                 found = numbers(one.read(one.goes, first + COUNT))
                 assert sorted(found) == list(range(first + COUNT))
+    # With one state for both, each would fence the other off, and recover from that.
+    assert "FENCED" not in (tmp_path / "log-a").read_text() + (tmp_path / "log-b").read_text()
 
 
 def test_a_new_store_sends_what_has_the_numbers_of_what_an_old_one_sent(topics, tmp_path):
