@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 
+import aiohttp
 import pytest
 
 from dwell.clock import RealClock
@@ -12,6 +13,7 @@ from dwell.server.http import putrows
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.scope import Scope
 from dwell.server.tokens import Tokens, hash_of
+from dwell.store.embedded.store import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from tests.http.test_http_api import calling
 from tests.http.test_http_rights import BODIES, PARTS
@@ -58,10 +60,10 @@ class Revoked:
 
 
 @contextlib.asynccontextmanager
-async def revoking(folder, more=""):
+async def revoking(folder, more="", **options):
     """Give a server with a message in it, its token, and what asks it; ``more`` is of the token."""
     revoked = Revoked(folder, more)
-    async with calling(tokens=revoked.tokens) as caller:
+    async with calling(tokens=revoked.tokens, **options) as caller:
         await caller.server.queue.put("t.a", _SECRET, id="1")
 
         async def ask(method, path, body=None):
@@ -413,3 +415,21 @@ async def test_a_take_that_waited_for_other_takes_takes_nothing(tmp_path, ask, w
         assert status == revoked.ways[way]
         assert _SECRET not in text
         assert (await server.queue.stats()).totals == before
+
+
+@WAYS
+async def test_a_backup_ends_with_the_rights_of_its_caller(tmp_path, way):
+    store = EmbeddedStore(tmp_path / "store")
+    async with revoking(tmp_path, store=store) as (revoked, server, _):
+        # More than the buffers between the two hold.
+        for _ in range(8):
+            await server.queue.put_many("t.a", [bytes(1_000_000)] * 8)
+        head = {"authorization": "Bearer a"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{server.url}/v1/backup", headers=head) as answer,
+        ):
+            assert await answer.content.readany()
+            revoked.revoke(way)
+            with pytest.raises(aiohttp.ClientError):
+                await answer.read()

@@ -1,6 +1,7 @@
 """Care: the store, health and readiness, and a copy of everything."""
 
 import asyncio
+from collections.abc import AsyncIterable, AsyncIterator
 from importlib.util import find_spec
 
 from dwell.errors import DwellError
@@ -76,9 +77,16 @@ async def backup(call: Call) -> Answer:
 
     tar = await checkpoint_tar(call.queue.store)
     answer = Answer(b"", "application/x-tar")
-    answer.parts, answer.close = aiter(tar), tar.close
+    answer.parts, answer.close = _while_allowed(call, tar), tar.close
     answer.headers = {
         "content-disposition": 'attachment; filename="dwell-backup.tar"',
         "content-length": str(tar.size_bytes),
     }
     return answer
+
+
+async def _while_allowed(call: Call, tar: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the parts of an archive; raises AccessDenied once the caller's rights end."""
+    async for part in tar:
+        call.check_again()
+        yield part

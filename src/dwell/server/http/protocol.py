@@ -8,6 +8,7 @@ from typing import cast
 
 import httptools
 
+from dwell.errors import AccessDenied
 from dwell.server.http.answer import Answer, Bytes, Refusal
 from dwell.server.http.app import App
 from dwell.server.http.call import HEADERS, Call
@@ -440,6 +441,12 @@ class Protocol(asyncio.BufferedProtocol, Connection):
                 return
             sent_bytes = await self._send_parts(answer)
             self._note(call, answer.status, sent_bytes)
+        except AccessDenied as error:
+            # A reader must not take what it has for the whole.
+            _log.warning(
+                "%s %s ended within its answer: %s", self._method, call.endpoint.name, error
+            )
+            self._transport.abort()
         except Exception:
             self._give_up()
         self._end(call)
