@@ -7,6 +7,8 @@ a table of a TOML file: ``what`` is the defect, ``caught_by`` the arguments of p
 occurs once, becomes ``new``. Further replacements stand in its array ``also``.
 """
 
+import contextlib
+import json
 import multiprocessing
 import os
 import queue
@@ -20,10 +22,12 @@ import tomllib
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+
+from bench.brokers import kafka_server, rabbitmq_server
+from bench.postgres import postgres_server
 
 ROOT = Path(__file__).parents[1]
 _PARTS = ("src", "tests", "examples", "bench", "tools", "docs", "pyproject.toml", "README.md")
@@ -122,7 +126,7 @@ def _verdict(caught_by: list[str], place: Path) -> str | None:
     assert run.pid is not None
     run.join(_MOST_S)
     # Servers that the tests started are of its group.
-    with suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(run.pid, signal.SIGKILL)
     run.join()
     if run.exitcode == _FAILED:
@@ -161,16 +165,31 @@ def _run(caught_by: list[str], place: Path, output: Path) -> None:
         sys.exit(_RAISED)
 
 
+@contextlib.contextmanager
+def _brokers(folder: Path, chosen: list[Mutant]) -> Iterator[None]:
+    """Run the brokers that all tests of relays use, if there are any."""
+    starts = {"kafka": kafka_server, "postgres": postgres_server, "rabbitmq": rabbitmq_server}
+    with contextlib.ExitStack() as running:
+        if any(mutant.caught_by.startswith("tests/relay") for mutant in chosen):
+            for name, start in starts.items():
+                state = {"hosts": running.enter_context(start()).hosts, "users": 1}
+                (folder / f"{name}.json").write_text(json.dumps(state))
+            os.environ["DWELL_BROKERS"] = f"{folder}"
+        yield
+
+
 def main() -> None:
     """Try each, some at once, and end with status 1 if one survives."""
-    all_of_them = _named(sys.argv[1:])
+    chosen = _named(sys.argv[1:])
     wrong: dict[str, str] = {}
-    multiprocessing.get_context("forkserver").set_forkserver_preload(_LOADED)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(_brokers(folder, chosen))
+        multiprocessing.get_context("forkserver").set_forkserver_preload(_LOADED)
         places: queue.SimpleQueue[Path] = queue.SimpleQueue()
         for number in range(_AT_ONCE):
-            (Path(folder) / f"{number}").mkdir()
-            places.put(copy_of_the_project(Path(folder) / f"{number}"))
+            (folder / f"{number}").mkdir()
+            places.put(copy_of_the_project(folder / f"{number}"))
 
         def attempt(mutant: Mutant) -> None:
             place = places.get()
@@ -184,8 +203,9 @@ def main() -> None:
             if problem is not None:
                 wrong[mutant.name] = problem
 
-        list(pool.map(attempt, all_of_them))
-    print(f"mutants: {len(all_of_them) - len(wrong)} passed, {len(wrong)} failed")
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(attempt, chosen))
+    print(f"mutants: {len(chosen) - len(wrong)} passed, {len(wrong)} failed")
     sys.exit(bool(wrong))
 
 

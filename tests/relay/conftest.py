@@ -32,6 +32,8 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _of_the_run(factory: pytest.TempPathFactory) -> Path:
+    if brokers := os.environ.get("DWELL_BROKERS"):
+        return Path(brokers)
     base = factory.getbasetemp()
     # Each process of a run has a folder of its own in that of the run.
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
