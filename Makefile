@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo-packages test campaigns check format dist demo demo-kafka bench bench-against fuzz soak simulate mutants survive crash machines faults attack clean
+.PHONY: help setup packages demo-packages test campaigns check format docs dist demo demo-kafka bench bench-against fuzz soak simulate mutants survive crash machines faults attack clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -97,6 +97,9 @@ check: setup ## format, lint, types, plain English
 format: setup ## write the format that check wants
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
+
+docs: setup ## the documentation as a site with search, in site/
+	$(PY) -m tools.docs_site
 
 dist: setup ## wheel and sdist, in dist/
 	rm -rf dist
