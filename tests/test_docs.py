@@ -54,6 +54,12 @@ def test_links_lead_somewhere(path):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_rows_of_tables_have_lines_of_their_own(path):
+    joined = [line for line in path.read_text().splitlines() if re.search(r"\S.*\|---", line)]
+    assert all(re.fullmatch(r"(\|:?---:?)+\|", line) for line in joined)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_code_that_is_not_run_is_code_all_the_same(path):
     for block in _SKIPPED.findall(path.read_text()):
         ast.parse(block)

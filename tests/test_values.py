@@ -472,6 +472,19 @@ BAD_SETTINGS = [
     {"on_full": "explode"},
     {"delay_levels_ms": ["1 s"]},
     {"max_attempts": "1s"},
+    {"rate": -1},
+    {"rate": True},
+    {"rate": None},
+    {"rate": float("nan")},
+    {"rate": float("inf")},
+    {"rate": 1e-9},
+    {"rate": ENDLESS},
+    {"rate": "fast"},
+    {"rate": "1/0s"},
+    {"rate": "1/8d"},
+    {"rate": "-1/s"},
+    {"rate": "9999999999/ms"},
+    {"rate": "1" * 5000 + "/s"},
 ]
 
 
@@ -492,9 +505,13 @@ async def test_bad_settings(changes):
             "retry_delays_ms",
             (1000, 2000, 3000),
         ),
+        ({"rate": "100/m"}, "rate", 100 / 60),
+        ({"rate": "1/5s"}, "rate", 0.2),
+        ({"rate": "300/m"}, "rate", 5),
+        ({"rate": 0.0}, "rate", 0),
     ],
 )
-def test_settings_take_spans(changes, name, expected):
+def test_settings_take_spans_and_rates(changes, name, expected):
     assert values.setting_changes(changes) == {name: expected}
 
 

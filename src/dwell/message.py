@@ -45,6 +45,8 @@ MAX_ERROR_CHARS = 1_000
 MAX_QUERY_CHARS = 1_000
 MAX_CHANGE_MESSAGES = 1_000_000
 MAX_RATE = 1_000_000_000
+#: The lowest rate that a topic may have: a message a week.
+MIN_RATE = 1 / 604_800
 
 DEFAULT_PRIORITY = 1024
 
@@ -295,8 +297,9 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ``paused``: no message is taken. ``max_pending``: how many messages may be delayed or ready, 0
     for no limit. ``on_full``: ``refuse`` the put with TopicFull, or ``drop`` messages over the
     limit. ``delay_levels_ms``: the delays for ``delay_level=1`` and up. ``rate``: how many messages
-    all takers together take a second, 0 for no limit; the unused allowance of up to a tenth of a
-    second may be taken at once. ``most_leased``: how many messages they hold at a time, 0 for no
+    all takers together take a second, 0 for no limit, also given as text such as ``100/m`` or
+    ``1/5s``; the unused allowance of up to a tenth of a second, or of one message, may be taken at
+    once. ``most_leased``: how many messages they hold at a time, 0 for no
     limit. ``ordered``: messages of one key are taken one at a time and in order, the next only when
     the previous message is gone or dead. ``fair``: keys take turns, so that a key with many
     messages does not hold up the others; priorities do not count.
@@ -310,7 +313,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_pending: int = 0
     on_full: str = "refuse"
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
-    rate: int = 0
+    rate: int | float = 0
     most_leased: int = 0
     ordered: bool = False
     fair: bool = False

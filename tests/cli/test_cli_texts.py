@@ -38,6 +38,20 @@ def test_a_time_is_local_and_exact(ms):
     assert values.due_ms(datetime.fromisoformat(said), NOW_MS) == ms
 
 
+@pytest.mark.parametrize("count", [1, 7, 99, 10_000_000])
+@pytest.mark.parametrize("span", ["ms", "s", "m", "h", "d", "5s", "250ms", "1h30m", "7d"])
+def test_a_rate_can_be_given_as_it_is_said(count, span):
+    if span == "7d" or count * 1000 < 10**9:
+        rate = values.rate(f"{count}/{span}")
+        said = texts.rate_text(rate)
+        assert values.rate(said if "/" in said else float(said)) == pytest.approx(rate, rel=1e-12)
+
+
+@pytest.mark.parametrize("said", ["0", "50", "1/7d", "1/7s", "100/m", "7/h", "1000000000"])
+def test_a_rate_is_said_as_people_write_it(said):
+    assert texts.rate_text(values.rate(said if "/" in said else int(said))) == said
+
+
 @pytest.mark.parametrize("ms", [0, 1, 250, 60_000, 90_000, 5_400_000, 93_784_005])
 def test_a_span_can_be_given_as_it_is_said(ms):
     assert values.delay_ms(texts.span_text(ms)) == ms

@@ -11,7 +11,7 @@ from dwell.cli.options import TopicArgument
 from dwell.cli.output import Output
 from dwell.cli.session import session_of
 from dwell.cli.terminal import table
-from dwell.cli.texts import span_text
+from dwell.cli.texts import rate_text, span_text
 from dwell.errors import InvalidSettings, InvalidTime
 from dwell.given import values
 from dwell.message import TopicSettings
@@ -81,4 +81,6 @@ def _said(name: str, value: Any) -> str:
         return ",".join(_said(name, item) for item in value)
     if name.endswith(_SPANS):
         return span_text(value)
+    if name == "rate":
+        return rate_text(value)
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

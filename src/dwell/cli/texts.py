@@ -2,6 +2,7 @@
 
 import re
 from datetime import datetime
+from math import isclose
 
 from dwell.wire.rows import body_fields
 
@@ -64,6 +65,19 @@ def span_text(ms: int) -> str:
         count, ms = divmod(ms, size_ms)
         text += f"{count}{unit}" if count else ""
     return text
+
+
+def rate_text(a_second: float) -> str:
+    """Return a rate as the text that sets it: "50", "100/m", "1/5s"."""
+    if a_second == int(a_second):
+        return f"{a_second:.0f}"
+    for unit, size_ms in reversed(_UNITS_MS):
+        count = a_second * size_ms / 1000
+        if round(count) >= 1 and isclose(count, round(count), rel_tol=1e-12):
+            return f"{round(count)}/{unit}"
+    span_ms = round(1000 / a_second)
+    is_exact = span_ms and isclose(1000 / span_ms, a_second, rel_tol=1e-12)
+    return f"1/{span_text(span_ms)}" if is_exact else f"{a_second}"
 
 
 def size_text(size_bytes: int) -> str:

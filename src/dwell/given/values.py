@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import isfinite
+from numbers import Real
 from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
@@ -48,6 +49,7 @@ from dwell.message import (
     MAX_QUERY_CHARS,
     MAX_RATE,
     MAX_TOPIC_CHARS,
+    MIN_RATE,
     QUEUE_ID_MARK,
     State,
     TopicSettings,
@@ -76,6 +78,7 @@ _NUMPY_UNITS_MS = {unit: _UNITS_MS[unit.lower()] for unit in ("ms", "s", "m", "h
 _NUMPY_PARTS = {"us": 10**3, "ns": 10**6, "ps": 10**9, "fs": 10**12, "as": 10**15}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
 _SPAN = re.compile(rf"(?:{_PART.pattern})+")
+_RATE = re.compile(rf"(?P<count>[0-9]{{1,10}})/(?P<span>{_SPAN.pattern}|ms|[smhdw])")
 _SPAN_FORMS = '"30m", "1h30m", "250ms", seconds as a number, or a timedelta'
 _DUE_FORMS = (
     "ISO 8601 with a zone, such as 2030-01-31T09:00:00Z, epoch milliseconds, "
@@ -470,7 +473,6 @@ _SETTING_RANGES = {
     "remember_ms": (0, MAX_DELAY_MS),
     "max_pending": (0, 2**63 - 1),
     "delay_levels_ms": (0, MAX_DELAY_MS),
-    "rate": (0, MAX_RATE),
     "most_leased": (0, 2**63 - 1),
 }
 _MAX_LEVELS = 32
@@ -488,8 +490,29 @@ def setting_changes(changes: Mapping[str, object]) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in changes}
 
 
+def rate(value: object, field: str = "rate") -> int | float:
+    """Return a rate in messages a second, 0 for none; raises InvalidSettings.
+
+    A text is a number of messages and a span: "100/m", "1/5s".
+    """
+    allowed = f'0, {MIN_RATE:.7f} to {MAX_RATE} a second, or text such as "100/m" or "1/5s"'
+    found = value
+    if isinstance(value, str) and (parts := _RATE.fullmatch(value)):
+        span = parts["span"]
+        span_ms = _span_ms(span if span[0].isdigit() else f"1{span}")
+        found = int(parts["count"]) * 1000 / span_ms if span_ms else None
+    if isinstance(found, bool | np.bool_) or not isinstance(found, Real):
+        raise refusal(InvalidSettings, field, value, allowed)
+    number = float(found)
+    if number != 0 and not MIN_RATE <= number <= MAX_RATE:
+        raise refusal(InvalidSettings, field, value, allowed)
+    return int(number) if number.is_integer() else number
+
+
 def _setting(name: str, value: Any) -> Any:
     """Return a setting with its spans in milliseconds; a number is of milliseconds already."""
+    if name == "rate":
+        return rate(value)
     if isinstance(value, list | tuple):
         return [_setting(name, item) for item in value]
     if not name.endswith("_ms") or not isinstance(value, str | timedelta | np.timedelta64):

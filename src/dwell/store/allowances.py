@@ -27,7 +27,7 @@ class _Bucket(NamedTuple):
 
     tokens: float
     at_ms: int
-    rate: int
+    rate: float
 
 
 class Allowances(Generic[Name]):
@@ -49,11 +49,11 @@ class Allowances(Generic[Name]):
             bounds.append(int(self._tokens(name, settings.rate, now_ms)))
         return min(bounds, default=None)
 
-    def spend(self, name: Name, rate: int, number: int, now_ms: int) -> None:
+    def spend(self, name: Name, rate: float, number: int, now_ms: int) -> None:
         """Note that ``number`` messages were taken."""
         self._buckets[name] = _Bucket(self._tokens(name, rate, now_ms) - number, now_ms, rate)
 
-    def come_again(self, name: Name, rate: int, now_ms: int) -> bool:
+    def come_again(self, name: Name, rate: float, now_ms: int) -> bool:
         """Note that more is ready than the rate may allow; tell if this retry time is the next."""
         missing = max(rate * _WORTH_WAKING, 1) - self._tokens(name, rate, now_ms)
         if missing <= 0:
@@ -107,7 +107,7 @@ class Allowances(Generic[Name]):
         self._times = [(again_ms, name) for name, again_ms in self._again_ms.items()]
         heapq.heapify(self._times)
 
-    def _tokens(self, name: Name, rate: int, now_ms: int) -> float:
+    def _tokens(self, name: Name, rate: float, now_ms: int) -> float:
         """Return how many tokens are in the bucket, at most its capacity."""
         most = max(rate / 10, 1)
         bucket = self._buckets.get(name)

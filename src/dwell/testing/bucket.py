@@ -12,7 +12,7 @@ from math import inf
 _NEARLY = 1e-6
 
 
-def _burst(rate: int) -> float:
+def _burst(rate: float) -> float:
     """Return how many messages may be taken at once after a long time without a take."""
     return max(rate / 10, 1)
 
@@ -21,15 +21,15 @@ def _burst(rate: int) -> float:
 class Bucket:
     """The messages that may be taken of one topic, from the moment it first has a rate."""
 
-    rate: int
+    rate: float
     now_ms: int
     #: Full: unlimited until the next take.
     most: float = inf
     least: float = field(init=False)
     # The rates since the last take. For the upper bound the time since then counts each step
     # forward of the clock, and for the lower bound only steps beyond the latest time so far.
-    highest: int = field(init=False)
-    lowest: int = field(init=False)
+    highest: float = field(init=False)
+    lowest: float = field(init=False)
     latest_ms: int = field(init=False)
     longest_ms: int = 0
     shortest_ms: int = 0
@@ -39,7 +39,7 @@ class Bucket:
         self.highest = self.lowest = self.rate
         self.latest_ms = self.now_ms
 
-    def change(self, rate: int) -> None:
+    def change(self, rate: float) -> None:
         """Set another rate, which is not 0."""
         self.rate = rate
         self.highest, self.lowest = max(self.highest, rate), min(self.lowest, rate)

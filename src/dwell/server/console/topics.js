@@ -111,7 +111,7 @@ const shownSettings = (settings) => [
   ["Lease", span(settings.lease_ms)], ["Most attempts", count(settings.max_attempts)],
   ["Retries after", settings.retry_delays_ms.map(span).join(", ")], ["Ids are remembered for", span(settings.remember_ms)],
   ["Most pending", settings.max_pending ? `${count(settings.max_pending)}, then ${settings.on_full}` : "no bound"],
-  ["Most taken a second", settings.rate ? count(settings.rate) : "no bound"],
+  ["Most taken a second", settings.rate ? count(+settings.rate.toFixed(3)) : "no bound"],
   ["Most leased", settings.most_leased ? count(settings.most_leased) : "no bound"],
   ["Keys", [settings.ordered && "one message at a time, in order", settings.fair && "take turns"].filter(Boolean).join(", ") || "do not matter"],
 ];

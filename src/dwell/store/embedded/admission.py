@@ -213,7 +213,7 @@ class Admission:
             if left := self.left(topic, self._table.count(topic, State.READY), now_ms):
                 yield Opened.of(topic, left, [])
 
-    def _rate(self, topic: int) -> int:
+    def _rate(self, topic: int) -> float:
         settings = self._settings.get(topic)
         return settings.rate if settings else 0
 

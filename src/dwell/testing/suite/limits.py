@@ -322,6 +322,21 @@ class Limits(Suite):
 
     @within_a_shard
     @scenario
+    async def test_rate_below_one_a_second(self, rig: Rig) -> None:
+        """One message is taken each five seconds, however long nothing was taken before."""
+        await rig.configure(rate=0.2)
+        await rig.put("a", "b", "c", "d", "e")
+        assert await rig.take_ids() == ["a"]
+        for wanted in ("b", "c"):
+            rig.advance(4_900)
+            assert await rig.take_ids() == []
+            rig.advance(101)
+            assert await rig.take_ids() == [wanted]
+        rig.advance(60_000)
+        assert len(await rig.take_ids()) == 1
+
+    @within_a_shard
+    @scenario
     async def test_rate_wakes_who_waits(self, rig: Rig) -> None:
         """When the rate allows more there is a deadline, and a taker is woken at it."""
         await rig.configure(rate=2)

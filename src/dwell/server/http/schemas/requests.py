@@ -16,7 +16,6 @@ from dwell.message import (
     MAX_LEASE_MS,
     MAX_PRIORITY,
     MAX_QUERY_CHARS,
-    MAX_RATE,
 )
 from dwell.server.http.schemas.words import ConflictWord, StateWord
 from dwell.wire.rows import Line
@@ -58,6 +57,10 @@ Millis: TypeAlias = Annotated[
 ]
 #: The systems whose cron lines can be translated.
 Dialect: TypeAlias = Literal["crontab", "quartz", "eventbridge", "apscheduler", "celery", "robfig"]
+Rate: TypeAlias = Annotated[
+    int | float | str,
+    Meta(description='Messages a second, 0 for no limit, or text: "100/m", "1/5s".'),
+]
 Levels: TypeAlias = Annotated[list[Millis], Meta(max_length=32)]
 
 
@@ -358,7 +361,7 @@ class SettingsChange(Request):
     max_pending: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
     on_full: Literal["refuse", "drop"] | UnsetType = UNSET
     delay_levels_ms: Levels | UnsetType = UNSET
-    rate: Annotated[int, Meta(ge=0, le=MAX_RATE)] | UnsetType = UNSET
+    rate: Rate | UnsetType = UNSET
     most_leased: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
     ordered: bool | UnsetType = UNSET
     fair: bool | UnsetType = UNSET
