@@ -2,6 +2,8 @@
 
 import datetime as dt
 import uuid
+from collections import Counter
+from decimal import Decimal
 
 import duckdb
 import pandas as pd
@@ -199,3 +201,25 @@ async def test_what_was_listed_by_each_tool_is_put_again_as_it_was():
             await queue.put_table(topic, table)
             again = [(m.id, m.body, m.due_ms) for m in await listed(queue, topic)]
             assert again == [(m.id, m.body, m.due_ms) for m in messages]
+
+
+def test_a_decimal_body_keeps_its_digits():
+    column = pa.array([Decimal("12345678901234567.89"), Decimal("1e20")], pa.decimal128(38, 2))
+    with dwell.open("memory:") as queue:
+        queue.put_table("t", pa.table({"id": ["a", "b"], "body": column}))
+        bodies = [message.body for message in queue.get("t", ["a", "b"])]
+    assert bodies == [b"12345678901234567.89", b"100000000000000000000.00"]
+
+
+def test_what_was_put_is_told_when_a_table_ends_early():
+    def batches():
+        yield pa.record_batch({"body": ["x"] * 10})
+        raise OSError("the disk is gone")
+
+    counts = Counter()
+    reader = pa.RecordBatchReader.from_batches(pa.schema({"body": pa.string()}), batches())
+    with dwell.open("memory:") as queue:
+        with pytest.raises(dwell.InvalidInput, match="from row 10 on: the disk is gone"):
+            queue.put_table("t", reader, on_put=counts.update)
+        assert counts == {dwell.Result.CREATED: 10}
+        assert queue.stats().topics["t"].ready == 10

@@ -1,5 +1,6 @@
 """``dwell put --from``: rows of a file are messages, and those that are none are written out."""
 
+import csv
 import json
 
 import polars as pl
@@ -70,4 +71,55 @@ def test_what_cannot_be_is_refused(cli, words, told):
 def test_the_first_bad_row_ends_it_where_no_file_is_named(cli, tmp_path):
     file = str(tmp_path / "rows.csv")
     pl.DataFrame({"body": ["x", "y"], "delay": ["1h", "soon"]}).write_csv(file)
-    assert "row 1: delay[0]: got str 'soon'" in cli.error("put", "t", "--from", file)
+    done = cli.run("put", "t", "--from", file, code=1)
+    assert "row 1: delay[0]: got str 'soon'" in done.stderr
+    assert done.stderr.endswith("(after 1 message)\n")
+    # What was put before it is said.
+    assert done.stdout == "1 created, 0 kept, 0 replaced\n"
+
+
+def test_fields_of_csv_may_hold_lines(cli, tmp_path):
+    file = tmp_path / "rows.csv"
+    # More than a reader has in memory at once, so that rows lie over its ends.
+    rows = [(f"id{at}", f'a,{at}\nb{at},"c"\r\n') for at in range(60_000)]
+    with file.open("w", newline="") as lines:
+        csv.writer(lines).writerows([("id", "body"), *rows])
+    assert cli.out("put", "t", "--from", str(file)) == ["60,000 created, 0 kept, 0 replaced"]
+    with cli.queue() as queue:
+        pages = list(queue.pages("t", "ready"))
+    assert {m.id: m.body.decode() for page in pages for m in page} == dict(rows)
+
+
+def test_bad_rows_of_csv_are_told_by_their_numbers_and_end_nothing(cli, tmp_path):
+    file, rejected = tmp_path / "rows.csv", tmp_path / "rejected.ndjson"
+    rows = [b"id,body,delay_ms,priority", *(b"i%d,x,5000,7" % at for at in range(25_000))]
+    rows[1 + 3] = b"i3,x,5000,7,more"
+    rows[1 + 10_004] = b"i10004,x,soon,"
+    rows[1 + 10_005] = b"i10005,\xff,,"
+    rows[1 + 20_000] = b"i20000,x,5000,9x"
+    rows[1 + 24_998] = b"i24998,,5000,"
+    file.write_bytes(b"\n".join(rows))
+    (answer,) = cli.json("put", "t", "--from", str(file), "--rejected", str(rejected), code=1)
+    assert (answer["rows"], answer["created"], answer["rejected"]) == (25_000, 24_996, 4)
+    told = {one["row"]: one["reason"] for one in map(json.loads, rejected.read_text().splitlines())}
+    assert sorted(told) == [3, 10_004, 10_005, 20_000]
+    assert told[3] == "got 5 fields, expected 4"
+    assert "soon" in told[10_004]
+    assert told[10_005] == "got bytes that are no UTF-8"
+    assert "9x" in told[20_000]
+    with cli.queue() as queue:
+        # An empty body is a body; other empty fields are not given.
+        assert queue.get("t", "i24998").body == b""
+        assert (queue.get("t", "i24998").priority, queue.get("t", "i24997").priority) == (1024, 7)
+
+
+def test_a_file_that_ends_early_tells_what_was_put(cli, tmp_path):
+    file = tmp_path / "rows.arrows"
+    batch = pa.table({"body": ["x"] * 1000}).to_batches()[0]
+    with pa.ipc.new_stream(file, batch.schema) as writer:
+        for _ in range(5):
+            writer.write_batch(batch)
+    file.write_bytes(file.read_bytes()[:-5000])
+    done = cli.run("put", "t", "--from", str(file), code=1)
+    assert done.stdout == "4,000 created, 0 kept, 0 replaced\n"
+    assert "from row 4000 on" in done.stderr

@@ -1,10 +1,12 @@
-"""Tables in files: Parquet, Arrow, CSV, read batch by batch for ``dwell put --from``."""
+"""Tables in files: Parquet, Arrow, CSV, read part by part for ``dwell put --from``."""
 
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dwell.errors import InvalidInput
-from dwell.given.options import TABLE_COLUMNS
 
 #: Rows that are read at once.
 _ROWS = 10_000
@@ -20,8 +22,16 @@ _FORMATS = {
 }
 #: Suffixes of JSON lines, which are put as with --many.
 LINES = ("ndjson", "jsonl")
-#: Columns of CSV that are whole numbers, like the milliseconds; all others are text.
-_NUMBERS = ("priority", "max_attempts", "delay_level")
+#: The longest field of CSV. A body is shorter, and a field that is too long is a bad row.
+_MAX_FIELD_CHARS = 2**30
+
+
+class Part(NamedTuple):
+    """Rows of a file: a table of Arrow, the number of each of its rows, and the bad rows."""
+
+    table: Any
+    numbers: Sequence[int]
+    bad: Sequence[tuple[int, str]] = ()
 
 
 def kind_of(name: str) -> str:
@@ -33,34 +43,89 @@ def kind_of(name: str) -> str:
     return kind
 
 
-def opened(name: str) -> tuple[Any, int | None]:
-    """Return a reader of record batches, and the number of rows if that is known at once.
+def opened(name: str) -> tuple[Iterator[Part], int | None]:
+    """Return the parts of a file, and the number of rows if that is known at once.
 
-    Raises InvalidInput if the file cannot be read.
+    Raises InvalidInput if the file cannot be read, at once or at the part that cannot.
     """
     try:
         import pyarrow as pa
-        import pyarrow.csv
         import pyarrow.dataset
         import pyarrow.ipc
     except ImportError as error:
         raise InvalidInput(f"from: needs pip install 'dwell[arrow]': {error}") from None
-    how = _FORMATS[kind_of(name)]
+    how, rows, row = _FORMATS[kind_of(name)], None, 0
     try:
-        if how == "stream":
-            return pa.ipc.open_stream(pa.memory_map(name)), None
         if how == "csv":
-            return pa.csv.open_csv(name, convert_options=_csv_options(pa)), None
-        data = pa.dataset.dataset(name, format=how)
-        return data.scanner(batch_size=_ROWS).to_reader(), data.count_rows()
+            return _csv_parts(pa, name), None
+        if how == "stream":
+            reader = pa.ipc.open_stream(pa.memory_map(name))
+        else:
+            data = pa.dataset.dataset(name, format=how)
+            reader, rows = data.scanner(batch_size=_ROWS).to_reader(), data.count_rows()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InvalidInput(f"from: cannot read {name!r:.200}: {str(error)[:300]}") from None
+        raise _refusal(name, error) from None
+
+    def parts() -> Iterator[Part]:
+        nonlocal row
+        try:
+            for batch in reader:
+                numbers = range(row, row := row + len(batch))
+                yield Part(pa.Table.from_batches([batch]), numbers)
+        except (pa.ArrowException, OSError) as error:
+            raise _refusal(name, error, row) from None
+
+    return parts(), rows
 
 
-def _csv_options(pa: Any) -> Any:
-    types = {
-        name: pa.int64() if name in _NUMBERS or name.endswith("_ms") else pa.string()
-        for name in TABLE_COLUMNS
-    }
-    # An empty text field is null, except for a body.
-    return pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""])
+def _refusal(name: str, error: Exception, row: int = 0) -> InvalidInput:
+    after = f" from row {row} on" if row else ""
+    return InvalidInput(f"from: cannot read {name!r:.200}{after}: {str(error)[:300]}")
+
+
+def _csv_parts(pa: Any, name: str) -> Iterator[Part]:
+    """Return the parts of a CSV file, whose columns are text; an empty field but a body is null."""
+    csv.field_size_limit(_MAX_FIELD_CHARS)
+    # Bytes that are no UTF-8 make a bad row, and end nothing.
+    file = open(name, encoding="utf-8-sig", errors="surrogateescape", newline="")  # noqa: SIM115
+    reader = csv.reader(file)
+    names = next(reader, [])
+
+    def parts() -> Iterator[Part]:
+        row = 0
+        with file:
+            # Lines without a field are no rows.
+            records = enumerate(filter(None, reader))
+            try:
+                while some := list(islice(records, _ROWS)):
+                    yield _csv_part(pa, names, some)
+                    row += len(some)
+            except csv.Error as error:
+                raise _refusal(name, error, row) from None
+
+    return parts()
+
+
+def _csv_part(pa: Any, names: list[str], records: list[tuple[int, list[str]]]) -> Part:
+    bad = [(number, reason) for number, record in records if (reason := _fault(names, record))]
+    left = dict(records)
+    for number, _ in bad:
+        del left[number]
+    fields = zip(*left.values(), strict=True) if left else [()] * len(names)
+    arrays = [
+        pa.array(column if name == "body" else [text or None for text in column], pa.string())
+        for name, column in zip(names, fields, strict=True)
+    ]
+    return Part(pa.table(arrays, names), [*left], bad)
+
+
+def _fault(names: list[str], record: list[str]) -> str | None:
+    """Return what is wrong with a record of CSV, None for a good one."""
+    if len(record) != len(names):
+        return f"got {len(record)} fields, expected {len(names)}"
+    if not all(map(str.isascii, record)):
+        try:
+            "".join(record).encode()
+        except UnicodeEncodeError:
+            return "got bytes that are no UTF-8"
+    return None

@@ -3,41 +3,69 @@
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from dwell.cli.bulk import are_in, bar, counted
-from dwell.cli.exits import require
+from dwell.cli.exits import refused_after, require
 from dwell.cli.files import opened
+from dwell.cli.interrupts import held_back
 from dwell.cli.output import Output
 from dwell.cli.session import Session
 from dwell.errors import InvalidInput
+from dwell.message import Result
+
+_OnBad = Callable[[int, str], None]
 
 
 def put_file(
     session: Session, topic: str, name: str, rejected: str | None, on_conflict: str
 ) -> None:
-    """Put a message for each row, and say how many were created, kept, replaced and rejected."""
-    reader, rows = opened(name)
+    """Put a message for each row, and say how many were created, kept, replaced and rejected.
+
+    The counts are printed even if it ends early, since the rows before the end stay put.
+    """
+    parts, rows = opened(name)
+    counts: Counter[Result] = Counter()
     bad: Counter[None] = Counter()
     with contextlib.ExitStack() as stack:
-        on_bad = None if rejected is None else stack.enter_context(_written(rejected, bad))
-        read = stack.enter_context(_progress(session.out, reader, rows))
+        refuse = _refuse if rejected is None else stack.enter_context(_written(rejected, bad))
         queue = stack.enter_context(session.queue(create=True))
-        counts = queue.put_table(topic, read, on_conflict=on_conflict, on_bad=on_bad)
-    is_all = are_in(counts) and not bad
+        stack.callback(_say, session.out, topic, counts, bad)
+        stack.enter_context(refused_after(counts.total, "message"))
+        shown = stack.enter_context(bar(session.out, "{task.completed:,} rows"))
+        task = shown.add_task("put", total=rows)
+        for table, numbers, faults in parts:
+
+            def on_bad(row: int, reason: str, numbers: Sequence[int] = numbers) -> None:
+                refuse(numbers[row], reason)
+
+            # An interrupt waits for the answer, so that the counts are complete.
+            with held_back():
+                for number, reason in faults:
+                    refuse(number, reason)
+                queue.put_table(
+                    topic, table, on_conflict=on_conflict, on_bad=on_bad, on_put=counts.update
+                )
+            shown.advance(task, len(numbers) + len(faults))
+    require(are_in(counts) and not bad)
+
+
+def _refuse(row: int, reason: str) -> None:
+    raise InvalidInput(f"row {row}: {reason}")
+
+
+def _say(out: Output, topic: str, counts: Counter[Result], bad: Counter[None]) -> None:
     answer, said = counted(counts)
     said += [f"{bad.total():,} rejected"] if bad else []
-    session.out.confirm(
+    out.confirm(
         {"topic": topic, "rows": counts.total() + bad.total(), **answer, "rejected": bad.total()},
         ", ".join(said),
-        is_as_asked=is_all,
+        is_as_asked=are_in(counts) and not bad,
     )
-    require(is_all)
 
 
 @contextlib.contextmanager
-def _written(name: str, bad: Counter[None]) -> Iterator[Callable[[int, str], None]]:
+def _written(name: str, bad: Counter[None]) -> Iterator[_OnBad]:
     """Yield a writer of rejected rows to a new file; raises InvalidInput if the file exists."""
     try:
         file = open(name, "x", encoding="utf-8")  # noqa: SIM115 - closed below
@@ -50,19 +78,3 @@ def _written(name: str, bad: Counter[None]) -> Iterator[Callable[[int, str], Non
             print(json.dumps({"row": row, "reason": reason}), file=file)
 
         yield on_bad
-
-
-@contextlib.contextmanager
-def _progress(out: Output, reader: Any, rows: int | None) -> Iterator[Any]:
-    """Give a reader that shows how much of it was read."""
-    import pyarrow as pa
-
-    with bar(out, "{task.completed:,} rows") as shown:
-        task = shown.add_task("put", total=rows)
-
-        def batches() -> Iterator[Any]:
-            for batch in reader:
-                yield batch
-                shown.advance(task, len(batch))
-
-        yield pa.RecordBatchReader.from_batches(reader.schema, batches())

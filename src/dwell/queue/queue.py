@@ -36,7 +36,7 @@ from dwell.queue.home import Home
 from dwell.queue.remotetakers import RemoteTakers
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.searcher import RemoteSearcher, Searcher
-from dwell.queue.tables import OnBad, TablePutter
+from dwell.queue.tables import OnBad, OnPut, TablePutter
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
 from dwell.queue.typed import Typed
@@ -238,6 +238,7 @@ class Queue(Counting):
         *,
         on_conflict: str = "keep",
         on_bad: OnBad | None = None,
+        on_put: OnPut | None = None,
     ) -> Counter[Result]:
         """Put a message for each row of a table of any size; return how many had which result.
 
@@ -246,12 +247,13 @@ class Queue(Counting):
         columns have the names of :meth:`put`, with ``body`` for each, or ``due_ms``, ``delay_ms``,
         ``lease_ms``, ``ttl_ms`` and ``expires_ms`` in milliseconds. ``on_bad`` is called with the
         number of each row that is not a valid message, from 0, and the reason. Without it the first
-        bad row raises InvalidInput, and the rows before it stay put.
+        bad row raises InvalidInput, and the rows before it stay put. ``on_put`` is called after
+        each put with the counts of its results, also when the table ends early.
         """
         self.check_open()
         topic, on_conflict = values.topic(topic), values.conflict(on_conflict)
         put = partial(self.put_puts, on_conflict=on_conflict)
-        putter = TablePutter(topic, put, self._store.clock, on_bad)
+        putter = TablePutter(topic, put, self._store.clock, on_bad, on_put)
         return await putter.run(table, tuple(await self._levels_ms(topic)))
 
     async def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer:

@@ -5,6 +5,7 @@ due at once.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -23,6 +24,9 @@ from dwell.queue.bulk import puts_of
 
 #: Columns that say when a message falls due. A null would mean at once.
 _WHEN = ("due", "delay", "delay_level")
+
+#: Columns of whole numbers, which may be given as text.
+_WHOLE = (*MS_COLUMNS, "priority", "max_attempts", "delay_level")
 
 #: The limit of headers of all messages of a stream together; each header is several objects.
 MOST_HEADERS = 100_000
@@ -121,15 +125,20 @@ async def _column(column: Any, name: str) -> Any:
         column = pa.chunked_array(
             [pa.compute.run_end_decode(chunk) for chunk in column.chunks], column.type.value_type
         )
+    if name in _WHOLE and _is_text(pa, column.type):
+        # As read from a file of text. Other text is refused by its row.
+        with contextlib.suppress(pa.ArrowException):
+            column = column.cast(pa.int64())
     if pa.types.is_integer(column.type) and not column.null_count:
         return column.combine_chunks().to_numpy(zero_copy_only=False)
     if pa.types.is_map(column.type):
         _check_headers(column)
     try:
         micros, found = _in_micros(pa, column), list[Any]()
+        value_of = _body if name == "body" else _value
         rows = _TURN_ROWS // 10 if pa.types.is_map(column.type) else _TURN_ROWS
         for at in range(0, len(column), rows):
-            found += map(_value, micros.slice(at, rows).to_pylist())
+            found += map(value_of, micros.slice(at, rows).to_pylist())
             await asyncio.sleep(0)
         return found
     except _UNREADABLE:
@@ -227,6 +236,11 @@ def _value(value: Any) -> Any:
     if hasattr(value, "nanoseconds"):
         return _span(value)
     return dict(value) if isinstance(value, list) else value
+
+
+def _body(value: Any) -> Any:
+    """Return a body; a decimal is a number of JSON with all its digits, as in Spark's to_json."""
+    return f"{value:f}" if isinstance(value, Decimal) else _value(value)
 
 
 def _span(interval: Any) -> timedelta:

@@ -14,6 +14,8 @@ from dwell.queue.tablecolumns import check_schema, puts_of_table, pyarrow
 
 #: Called for each row that is not put, with its index in the table, from 0, and the reason.
 OnBad = Callable[[int, str], None]
+#: Called after each put with the counts of its results.
+OnPut = Callable[[Counter[Result]], None]
 
 
 def batches_of(table: object) -> Any:
@@ -41,9 +43,15 @@ class TablePutter:
     """
 
     def __init__(
-        self, topic: str, put: Callable[[Any], Any], clock: Clock, on_bad: OnBad | None
+        self,
+        topic: str,
+        put: Callable[[Any], Any],
+        clock: Clock,
+        on_bad: OnBad | None,
+        on_put: OnPut | None,
     ) -> None:
-        self._topic, self._put, self._clock, self._on_bad = topic, put, clock, on_bad
+        self._topic, self._put, self._clock = topic, put, clock
+        self._on_bad, self._on_put = on_bad, on_put
         self._levels_ms: tuple[int, ...] = ()
         self.counts: Counter[Result] = Counter()
 
@@ -51,7 +59,7 @@ class TablePutter:
         """Put all rows; return how many had which result."""
         self._levels_ms = levels_ms
         reader, first = batches_of(table), 0
-        while (batch := await asyncio.to_thread(_next, reader)) is not None:
+        while (batch := await asyncio.to_thread(_next, reader, first)) is not None:
             rows = pyarrow().Table.from_batches([batch])
             for part in _parts(rows):
                 await self._put_part(part, first)
@@ -73,11 +81,17 @@ class TablePutter:
                 raise type(error)(f"row {first}: {error}") from None
             self._on_bad(first, str(error))
             return
-        self.counts += counts_of((await self._put(puts)).results)
+        counts = counts_of((await self._put(puts)).results)
+        self.counts += counts
+        if self._on_put is not None:
+            self._on_put(counts)
 
 
-def _next(reader: Any) -> Any:
-    return next(reader, None)
+def _next(reader: Any, row: int) -> Any:
+    try:
+        return next(reader, None)
+    except (pyarrow().ArrowException, OSError) as error:
+        raise InvalidInput(f"table: cannot be read from row {row} on: {error!s:.300}") from None
 
 
 def _parts(rows: Any) -> Iterator[Any]:

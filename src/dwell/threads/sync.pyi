@@ -33,7 +33,7 @@ from dwell.queue.codec import TypedMessage
 from dwell.queue.schedules.schedule import Planned
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.selecting import States, Which
-from dwell.queue.tables import OnBad
+from dwell.queue.tables import OnBad, OnPut
 from dwell.queue.typed import Typed
 from dwell.queue.verbs import ManyTaken, Taken, Versions
 from dwell.threads.bridge import LoopThread
@@ -66,7 +66,13 @@ class SyncQueue:
         **options: Unpack[PutManyOptions],
     ) -> PutAnswer: ...
     def put_table(
-        self, topic: str, table: object, *, on_conflict: str = "keep", on_bad: OnBad | None = None
+        self,
+        topic: str,
+        table: object,
+        *,
+        on_conflict: str = "keep",
+        on_bad: OnBad | None = None,
+        on_put: OnPut | None = None,
     ) -> Counter[Result]: ...
     def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer: ...
     def put_rows(
