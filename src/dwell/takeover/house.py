@@ -2,14 +2,13 @@
 
 Its ready messages are taken, put and acked. Delayed messages cannot be taken, so they are put, and
 cancelled in the version that was put; a message that falls due within seconds is left until it is
-ready. A message keeps its id; a queue-made id becomes a caller's id, made of the store's address
-and the old id. A store over HTTP tells no versions: there a message is cancelled by its id, even if
+ready. A message keeps its id; a queue-made id becomes a caller's id, made of the store's number and
+the old id. A store over HTTP tells no versions: there a message is cancelled by its id, even if
 it changed in between.
 """
 
 import time
 import uuid
-import zlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -65,18 +64,18 @@ class _Lent(NamedTuple):
 
 
 class HousePlace:
-    """All topics of an open queue, or some; ``name`` distinguishes its ids from others.
+    """All topics of an open queue, or some.
 
-    Each goes to the topic of its name, or all ``into`` one; schedules go to the topic of schedules.
+    Each goes to the topic of its name, or all ``into`` one; schedules and records of schedules keep
+    their topics.
 
     Leased messages stay with their takers, and dead messages stay in place.
     """
 
-    def __init__(
-        self, queue: Queue, name: str, topics: Collection[str] = (), into: str | None = None
-    ) -> None:
+    def __init__(self, queue: Queue, topics: Collection[str] = (), into: str | None = None) -> None:
         self._queue = queue
-        self._mark = f"moved-{zlib.crc32(name.encode()):08x}-"
+        # Ids that a killed takeover has put are known again, however the store is addressed now.
+        self._mark = f"moved-{queue.store.number:08x}-"
         self._wanted = frozenset(map(values.topic, topics))
         self._into = None if into is None else values.topic(into)
         self._round: list[str] = []
@@ -198,7 +197,8 @@ class HousePlace:
         return Load(puts, _Lent(batch, is_taken, versions))
 
     def _target(self, topic: str) -> str:
-        return topic if self._into is None or topic == SCHEDULES else self._into
+        is_own = topic == SCHEDULES or topic.startswith(f"{SCHEDULES}:")
+        return topic if self._into is None or is_own else self._into
 
     def _id(self, id_: str) -> str:
         return self._mark + id_[1:] if id_.startswith(QUEUE_ID_MARK) else id_

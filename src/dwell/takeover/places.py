@@ -60,7 +60,7 @@ async def mover_from(
                     f"from: got {shown(url)!r:.80}, which is --store by another name; expected "
                     "another store"
                 )
-            yield Takeover(HousePlace(there, url, topics, into), queue, tell)
+            yield Takeover(HousePlace(there, topics, into), queue, tell)
 
 
 def _drain(url: str, queue: Queue, tell: Callable[[Report], None], into: str | None) -> Mover:
