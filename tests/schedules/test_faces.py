@@ -204,3 +204,12 @@ async def test_schedules_are_for_those_who_may_administer_them(tmp_path, rights,
         assert caller.status == may_look
         await caller.get("/v1/schedules")
         assert caller.status == 401
+
+
+async def test_runs_of_one_millisecond_each_put_a_message():
+    async with calling() as caller:
+        await caller.ask("PUT", "/v1/schedules/n", {"topic": "t", "body": "x", "every": "1h"})
+        runs = [caller.post("/v1/schedules/n/run", None) for _ in range(30)]
+        answers = await asyncio.gather(*runs)
+        assert [one["result"] for one in answers] == ["created"] * 30
+        assert len({one["id"] for one in answers}) == 30

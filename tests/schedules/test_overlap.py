@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dwell
-from dwell.errors import InvalidSchedule
+from dwell.errors import InvalidSchedule, StoreError
 from dwell.queue.schedules import TOPIC, Firer
 from dwell.store.memory import MemoryStore
 from tests.schedules.test_schedules import (
@@ -108,6 +108,71 @@ async def test_a_change_keeps_what_is_not_done(change):
         assert len(await ids(queue)) == 1
         with pytest.raises(InvalidSchedule, match="overlap: got str 'never', expected one of"):
             await queue.schedules.change("s", overlap="never")
+
+
+class Dying(Firer):
+    """Dies between the put of a message and the release that tells of it."""
+
+    async def _give_back(self, message, to_do):
+        raise asyncio.CancelledError
+
+
+class DyingSooner(Firer):
+    """Dies between the put of a message and the cancel of the one before."""
+
+    async def _finish(self, work, results):
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(("overlap", "left"), [("skip", 1), ("replace", 3)])
+async def test_a_message_of_a_firer_that_died_is_the_one_before(overlap, left):
+    async with opened(firers=0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", misfire="once", overlap=overlap)
+        clock.advance(MINUTE_MS)
+        with pytest.raises(asyncio.CancelledError):
+            await Dying(queue).run()
+        clock.advance(2 * MINUTE_MS)
+        task = asyncio.create_task(queue.schedules.fire())
+        await fired(queue, clock)
+        task.cancel()
+        assert await ids(queue) == names(left)
+
+
+async def test_all_that_firers_left_when_they_died_is_replaced():
+    async with opened(firers=0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", misfire="once", overlap="replace")
+        for _ in range(2):
+            clock.advance(MINUTE_MS)
+            with pytest.raises(asyncio.CancelledError):
+                await DyingSooner(queue).run()
+        assert (await queue.stats()).topics["t"].ready == 2
+        clock.advance(MINUTE_MS)
+        firer = asyncio.create_task(queue.schedules.fire())
+        await fired(queue, clock)
+        firer.cancel()
+        assert await ids(queue) == names(3)
+
+
+@pytest.mark.parametrize("verb", ["get", "cancel"])
+async def test_a_topic_that_cannot_be_reached_holds_up_no_other(monkeypatch, verb):
+    async with opened() as (queue, clock):
+        does = getattr(queue, verb)
+
+        async def fails(topic, *args, **words):
+            if topic == "r":
+                raise StoreError("the shard is down")
+            return await does(topic, *args, **words)
+
+        for name in "sr":
+            await queue.schedules.put(name, name, b"", every="1m", overlap="replace")
+        await minutes(queue, clock, 1, "sr")
+        with monkeypatch.context() as patched:
+            patched.setattr(queue, verb, fails)
+            await minutes(queue, clock, 2, "s")
+            assert await ids(queue, "s") == names(3)
+        clock.advance(MINUTE_MS)
+        await minutes(queue, clock, 1, "sr")
+        assert await ids(queue, "r") == names(5, name="r")
 
 
 async def test_a_message_stays_where_nothing_takes_its_place():

@@ -1,7 +1,7 @@
 """The verbs of a queue that schedules and typed topics use."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from dwell.batch.batch import Batch
 from dwell.batch.page import Page
@@ -55,8 +55,8 @@ class Carrier(Protocol):
         """Delete a message that nobody has taken."""
 
     @property
-    def get(self) -> Callable[[str, str], Awaitable[Message | None]]:
-        """Return a message, or None."""
+    def get(self) -> Callable[..., Awaitable[Any]]:
+        """Return a message or None; a list of these for a list of ids."""
 
     @property
     def pages(self) -> Callable[..., AsyncIterator[Batch]]:

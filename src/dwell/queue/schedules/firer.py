@@ -55,6 +55,8 @@ _REST_S = 0.05
 _AGAIN = Millis(1_000)
 
 _SAY_EACH_S = 30.0
+#: How many messages are looked up at a time.
+_MOST_LOOKED_AT = 1000
 
 
 class _Firing:
@@ -184,21 +186,36 @@ class Firer:
     async def _without_overlaps(self, work: Sequence[Work], now_ms: int) -> list[Work]:
         """Leave out or replace what is put while the message before is not done."""
         looked = [one for one in work if one.schedule.overlap != "queue" and one.to_do.fired_ms]
-        found = await asyncio.gather(*(self._before(one) for one in looked))
-        before = {one.message.id: message for one, message in zip(looked, found, strict=True)}
+        names = {one.message.id for one in looked}
+        found = [one for one in work if one.message.id not in names]
+        by_topic = groupby(sorted(looked, key=_topic_of), key=_topic_of)
+        groups = [(topic, list(some)) for topic, some in by_topic]
+        for some in await asyncio.gather(*(self._apart(*group, now_ms) for group in groups)):
+            found += some
+        return found
+
+    async def _apart(self, topic: str, work: Sequence[Work], now_ms: int) -> Sequence[Work]:
+        """Return what schedules of one topic do whose messages must not overlap."""
+        moments = {one.message.id: _may_be_put(one) for one in work}
+        ids = [one.schedule.id_of(ms) for one in work for ms in moments[one.message.id]]
+        there: dict[str, Message] = {}
+        try:
+            for first in range(0, len(ids), _MOST_LOOKED_AT):
+                found = await self._queue.get(topic, ids[first : first + _MOST_LOOKED_AT])
+                there |= {one.id: one for one in found if one and one.state is not State.DEAD}
+        except DwellError as error:
+            self._say(f"schedules into {topic} are tried again: {error}")
+            await asyncio.gather(*(self._leave(one.message, _AGAIN) for one in work))
+            return ()
         return [
-            _apart(one, before[one.message.id], now_ms) if one.message.id in before else one
+            _apart(
+                one,
+                [ms for ms in moments[one.message.id] if one.schedule.id_of(ms) in there],
+                there,
+                now_ms,
+            )
             for one in work
         ]
-
-    async def _before(self, work: Work) -> tuple[int, Message] | None:
-        """Return the last message of a schedule and its moment, if it may still be handled."""
-        schedule = work.schedule
-        for ms in put_ms(work.message, schedule):
-            message = await self._queue.get(schedule.topic, schedule.id_of(ms))
-            if message is not None and message.state is not State.DEAD:
-                return ms, message
-        return None
 
     async def _bury(self, message: Message, reason: str) -> None:
         _log.warning("%s", reason)
@@ -247,17 +264,27 @@ class Firer:
                 await self._fire_as_far_as_it_goes(*one, now_ms)
             return
         results = {put.id: put.result for put in puts}
-        done = [await self._replaced(one, results) for one in work]
-        await asyncio.gather(*(self._give_back(message, to_do) for message, _, to_do in done))
+        await asyncio.gather(*(self._finish(one, results) for one in work))
+
+    async def _finish(self, work: Work, results: Mapping[str, Result]) -> None:
+        """Give a schedule back whose messages were put, and cancel those that they replace."""
+        try:
+            done = await self._replaced(work, results)
+        except DwellError as error:
+            self._say(f"schedule {work.message.id} is tried again: {error}")
+            await self._leave(work.message, _AGAIN)
+        else:
+            await self._give_back(done.message, done.to_do)
 
     async def _replaced(self, work: Work, results: Mapping[str, Result]) -> Work:
-        """Cancel the message that another one was put for; it stays if that one was dropped."""
+        """Cancel the messages that another one was put for; they stay if that one was dropped."""
         schedule, to_do = work.schedule, work.to_do
-        if to_do.replaces_ms is None:
+        if not to_do.replaces:
             return work
-        if results.get(schedule.id_of(to_do.moments[-1])) is Result.DROPPED:
-            return work._replace(to_do=to_do._replace(waits_ms=to_do.replaces_ms))
-        await self._queue.cancel(schedule.topic, schedule.id_of(to_do.replaces_ms))
+        if to_do.moments and results.get(schedule.id_of(to_do.moments[-1])) is Result.DROPPED:
+            return work._replace(to_do=to_do._replace(waits_ms=to_do.replaces[-1]))
+        ids = map(schedule.id_of, to_do.replaces)
+        await asyncio.gather(*(self._queue.cancel(schedule.topic, id_) for id_ in ids))
         return work
 
     def _note_dropped(self, topic: str, puts: Sequence[Put]) -> None:
@@ -279,8 +306,7 @@ class Firer:
                 await self._queue.release(message, _AGAIN, error=told, counted=False)
                 return
             told = fired_text(ms)
-        done = await self._replaced(Work(message, schedule, to_do), results)
-        await self._give_back(message, done.to_do)
+        await self._finish(Work(message, schedule, to_do), results)
 
     async def _give_back(self, message: Message, to_do: Plan) -> None:
         if to_do.next_ms is None:
@@ -314,21 +340,33 @@ def _is_held(one: Work | Bad, until_ms: float) -> bool:
     return isinstance(one, Bad) or one.message.lease_until_ms >= until_ms
 
 
-def _apart(work: Work, before: tuple[int, Message] | None, now_ms: int) -> Work:
-    """Return what a schedule does whose messages must not overlap, from the message before."""
+def _may_be_put(work: Work) -> list[int]:
+    """Return the moments, in order, whose messages may be there: those since its last fire, too.
+
+    Whoever fired the schedule may have died between its put and the release that tells of it.
+    """
+    to_do = work.to_do
+    return sorted({*put_ms(work.message, work.schedule), *to_do.passed, *to_do.moments})
+
+
+def _apart(work: Work, there_ms: Sequence[int], there: Mapping[str, Message], now_ms: int) -> Work:
+    """Return what a schedule does whose messages must not overlap, from those that are there."""
     to_do, is_replacing = work.to_do, work.schedule.overlap == "replace"
-    if before is None:
+    if not there_ms:
         moments = to_do.moments[-1:] if is_replacing else to_do.moments[:1]
         # The first of several is put, and the others would overlap it.
         is_waiting = not is_replacing and len(to_do.moments) > 1
         waits_ms = moments[0] if is_waiting else None
         return work._replace(to_do=to_do._replace(moments=moments, waits_ms=waits_ms))
-    before_ms, message = before
+    *older, last_ms = there_ms
+    last = there[work.schedule.id_of(last_ms)]
     # A message that is not due yet was not late, also if spans are short or jitter is long.
-    if is_replacing and to_do.moments and message.due_ms <= now_ms:
+    is_new = last_ms not in to_do.moments[-1:]
+    if is_replacing and to_do.moments and is_new and last.due_ms <= now_ms:
         moments = to_do.moments[-1:]
-        return work._replace(to_do=to_do._replace(moments=moments, replaces_ms=before_ms))
-    return work._replace(to_do=to_do._replace(moments=[], waits_ms=before_ms))
+        return work._replace(to_do=to_do._replace(moments=moments, replaces=there_ms))
+    replaces = older if is_replacing else ()
+    return work._replace(to_do=to_do._replace(moments=[], waits_ms=last_ms, replaces=replaces))
 
 
 def _told(message: Message, to_do: Plan) -> str:

@@ -1,6 +1,6 @@
 """Times: when a schedule fires, between its start and its end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import chain, islice, takewhile
 from typing import NamedTuple
@@ -40,25 +40,35 @@ class Plan(NamedTuple):
     """What a schedule is to do now: the moments to put, up to where it has fired then, what next.
 
     ``since_ms`` is up to where it had fired. ``fired_ms`` is None when nothing was due; ``next_ms``
-    is None at the end of the schedule. ``waits_ms`` is the moment of the message for which moments
-    were left out, ``replaces_ms`` of the message that the put one replaces.
+    is None at the end of the schedule. ``passed`` are the first moments since then, put or not.
+    ``waits_ms`` is the moment of the message for which moments were left out; ``replaces`` are
+    those of the messages that the put one replaces.
     """
 
     since_ms: int
     moments: list[int]
     fired_ms: int | None
     next_ms: int | None
+    passed: Sequence[int] = ()
     waits_ms: int | None = None
-    replaces_ms: int | None = None
+    replaces: Sequence[int] = ()
 
 
 def plan(
-    times: Times, since_ms: int, now_ms: int, misfire: str, grace_ms: int, *, ahead_ms: int = 0
+    times: Times,
+    since_ms: int,
+    now_ms: int,
+    misfire: str,
+    grace_ms: int,
+    *,
+    ahead_ms: int = 0,
+    knows_passed: bool = False,
 ) -> Plan:
     """Return what is to be done about the moments after ``since_ms``, up to ``ahead_ms`` from now.
 
     Of several that have passed, ``misfire`` says which are put: ``once`` the last one, ``all`` each
-    of them, ``skip`` those that are at most ``grace_ms`` late; at most 1000 at a time.
+    of them, ``skip`` those that are at most ``grace_ms`` late; at most 1000 at a time. The moments
+    that have passed are listed with ``knows_passed``.
     """
     until_ms = now_ms + ahead_ms
     # As a rule there is one, and what comes next is known with it.
@@ -73,7 +83,9 @@ def plan(
     moments = list(islice(pending, MOST_AT_ONCE))
     fired_ms = moments[-1] if len(moments) == MOST_AT_ONCE else times.before(until_ms)
     assert fired_ms is not None
-    return Plan(since_ms, moments, fired_ms, times.after(fired_ms))
+    passed = takewhile(lambda moment: moment <= fired_ms, times.following(since_ms))
+    first_passed = list(islice(passed, MOST_AT_ONCE)) if knows_passed else ()
+    return Plan(since_ms, moments, fired_ms, times.after(fired_ms), first_passed)
 
 
 def _left_out_ms(times: Times, now_ms: int, misfire: str, grace_ms: int) -> int:

@@ -149,7 +149,7 @@ async def run_schedule(call: Call) -> Answer:
     row = found.schedule.row_now(call.queue.clock.now_ms())
     # Its key, headers and id are stored, too.
     async with call.room(topic, 1, Puts.of_rows(topic, [row]).size_bytes) as room:
-        (put,) = await call.queue.put_rows(topic, [row])
+        put = await call.queue.schedules.run(found)
         if room is not None:
             room.done(np.array([put.result], np.uint8))
     call.change = {**call.change, "id": put.id, "result": str(put.result)}
