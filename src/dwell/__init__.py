@@ -13,6 +13,7 @@
 from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
 from dwell.batch.events import Event, EventPage
+from dwell.batch.outcome import Outcome
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import Put, PutAnswer
 from dwell.batch.results import Results
@@ -100,6 +101,7 @@ __all__ = [
     "Kind",
     "Message",
     "NotAStore",
+    "Outcome",
     "Page",
     "Planned",
     "Put",

@@ -32,6 +32,9 @@ async def make(folder: Path) -> None:
         await queue.put("orders", "cancelled", id="6", delay="1h")
         await queue.cancel("orders", "6")
         await queue.reschedule("orders", "5", delay="2d")
+        await queue.put_many("results", ["x", "y", "z", "later"], ids=["8", "9", "10", "11"])
+        done = await queue.take("results", 3)
+        await queue.ack(done, results=[b"result", None, b"replaced"])
         clock.advance(3_000)
         await queue.stats()
     async with Queue(EmbeddedStore(folder, clock=clock)) as queue:
@@ -39,6 +42,8 @@ async def make(folder: Path) -> None:
         held = await queue.take("orders", 10, lease="1h", owner="worker")
         await queue.touch(held, lease="2h")
         await queue.put("orders", "after the snapshot", id="7", delay="1s")
+        await queue.ack(await queue.take("results", 1), results=[b"after the snapshot"])
+        await queue.put("results", "new", id="10", on_conflict="error", delay="1h")
 
 
 if __name__ == "__main__":

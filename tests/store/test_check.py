@@ -225,7 +225,7 @@ def _newer_label(folder: Path) -> None:
     [
         (_no_label, NotAStore, "holds files but no dwell.json"),
         (_garbled_label, StoreDamaged, "is not a store's label"),
-        (_newer_label, StoreTooNew, "has format 99; this version of Dwell reads up to 3"),
+        (_newer_label, StoreTooNew, "has format 99; this version of Dwell reads up to 4"),
     ],
 )
 def test_a_folder_that_cannot_be_opened(

@@ -39,6 +39,7 @@ class SteppedModel(Model):
             {name: replace(item) for name, item in self.items.items()},
             dict(self.settings),
             dict(self.remembered),
+            dict(self.results),
             self.forgotten_ms,
             list(self.facts),
             self.arrivals,

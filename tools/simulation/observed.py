@@ -14,7 +14,7 @@ from dwell.batch.puts import PUT_ARRAYS, PutAnswer, Puts
 from dwell.batch.stats import Stale, Stats
 from dwell.errors import IdExists, StoreDamaged, StoreError, TopicFull
 from dwell.message import I64, U8, U64, Kind, Message, Result, TopicSettings
-from dwell.store.base import Delays, Errors
+from dwell.store.base import AckResults, Delays, Errors
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.backup.checkpoint import Checkpoint
 from dwell.testing.model import Entry, Item
@@ -215,12 +215,12 @@ class ObservedStore(EmbeddedStore):
         call = EmbeddedStore.held(self, owner)
         return await self._observe(predict, call, check, lambda batch: len(batch) > 0)
 
-    async def ack(self, receipts: U64, **calls: Any) -> U8:
+    async def ack(self, receipts: U64, results: AckResults = None, **calls: Any) -> U8:
         """Say that messages are done, and let the model do so."""
         leases = self._leases_of(receipts)
         return await self._observe_each(
-            lambda model: model.ack(leases),
-            EmbeddedStore.ack(self, receipts, **calls),
+            lambda model: model.ack(leases, results),
+            EmbeddedStore.ack(self, receipts, results, **calls),
             f"ack {leases}",
         )
 

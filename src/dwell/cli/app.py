@@ -54,6 +54,7 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
     ),
     "By topic and id": (
         _Command("get", "dwell get emails order-17", "ids:get"),
+        _Command("result", "dwell result emails order-17 --wait 30s"),
         _Command("reschedule", "dwell reschedule emails order-17 --delay 2h", "ids:reschedule"),
         _Command("cancel", "dwell cancel emails order-17 order-18", "ids:cancel"),
         _Command("kick", """dwell kick emails --where "to != 'ann'" --error timeout""", "ids:kick"),

@@ -10,10 +10,22 @@ from dwell.message import Result
 from dwell.wire.rows import span_of
 
 
-def ack(context: typer.Context, receipts: ReceiptsArgument) -> None:
+def ack(
+    context: typer.Context,
+    receipts: ReceiptsArgument,
+    result: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What came of each, kept for who asks for it."),
+    ] = None,
+) -> None:
     """Report messages as done, and remove them."""
     session_of(context).apply(
-        "receipt", receipts, Result.ACKED, lambda queue, chunk: queue.ack(chunk)
+        "receipt",
+        receipts,
+        Result.ACKED,
+        lambda queue, chunk: queue.ack(
+            chunk, results=None if result is None else [result] * len(chunk)
+        ),
     )
 
 

@@ -24,10 +24,19 @@ class Ended(msgspec.Struct):
 
 
 class StoreAnswer(msgspec.Struct):
-    """Which store the server has, and whether it keeps call numbers."""
+    """Which store the server has, and whether it keeps call numbers, and results of acks."""
 
     number: int
     keeps_calls: bool = False
+    keeps_results: bool = False
+
+
+class OutcomeAnswer(msgspec.Struct):
+    """What came of a message."""
+
+    state: str
+    result: bytes | None = None
+    error: str | None = None
 
 
 class Cleared(msgspec.Struct):

@@ -19,6 +19,7 @@ from dwell.batch.blobs import LazyIds
 from dwell.batch.calls import MOST_FIRST
 from dwell.batch.changed import Changed
 from dwell.batch.events import EventPage
+from dwell.batch.outcome import GONE, Outcome
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.selection import ALL, Selection
@@ -30,6 +31,7 @@ from dwell.client.answers import (
     Cleared,
     Ended,
     Named,
+    OutcomeAnswer,
     Sizes,
     StaleAnswer,
     StoreAnswer,
@@ -43,6 +45,7 @@ from dwell.client.answers import (
 )
 from dwell.client.connection import Connection, certificate
 from dwell.client.counting import Counting
+from dwell.clock.clock import elapsed_s
 from dwell.clock.servertime import ServerClock
 from dwell.errors import DwellError, StoreDamaged, StoreError
 from dwell.message import (
@@ -56,7 +59,7 @@ from dwell.message import (
     TopicSettings,
     receipts_to_text,
 )
-from dwell.store.base import Delays, Errors
+from dwell.store.base import AckResults, Delays, Errors
 from dwell.tasks import end, finished, whole
 from dwell.wire import columns
 from dwell.wire.columns import (
@@ -90,6 +93,8 @@ _CHECK_S = 600.0
 
 #: The pause before ending a wait again that had not started.
 _AGAIN_S = 0.02
+#: How long one request waits for a result at most.
+_MOST_WAIT_MS = 60_000
 
 
 class HttpStore(Counting):
@@ -117,7 +122,7 @@ class HttpStore(Counting):
         key: str | None = None,
     ) -> None:
         self.clock: ServerClock = ServerClock()
-        self._knows_repeats = False
+        self._knows_repeats = self._keeps_results = False
         # To ask the system for each number would cost more than the rest of the header.
         self._draw = random.Random(secrets.randbits(256))
         self._connection = Connection(
@@ -137,6 +142,7 @@ class HttpStore(Counting):
         try:
             known = await self._get("/v1/store", StoreAnswer)
             self.number, self._knows_repeats = known.number, known.keeps_calls
+            self._keeps_results = known.keeps_results
         except BaseException:
             await self._connection.close()
             raise
@@ -286,9 +292,14 @@ class HttpStore(Counting):
 
     # --- by receipt ---------------------------------------------------------------------------
 
-    async def ack(self, receipts: U64) -> U8:
+    async def ack(self, receipts: U64, results: AckResults = None) -> U8:
         """Forget messages that are done."""
-        return await self._by_receipt("ack", ReceiptColumns(packed_receipts(receipts)))
+        if results is None:
+            return await self._by_receipt("ack", ReceiptColumns(packed_receipts(receipts)))
+        if not self._keeps_results:
+            raise StoreError("results: the server is of a version that keeps none; upgrade it")
+        how = ReceiptColumns(packed_receipts(receipts), results=list(results))
+        return await self._by_receipt("ack", how)
 
     async def release(
         self,
@@ -410,6 +421,36 @@ class HttpStore(Counting):
                     found[id_] = StoreDamaged(f"{words}: the server's disk has damaged it")
             start = following(start, batch.next, len(texts))
         return [found.get(id_) for id_ in texts]
+
+    async def results(self, topic: str, ids: Sequence[bytes]) -> list[Outcome]:
+        """Return what came of messages, with a request for each."""
+        return [await self._result(topic, id_, 0) for id_ in ids]
+
+    async def result_waiting(self, topic: str, id_: bytes, wait_ms: int) -> Outcome:
+        """Return what came of a message, waiting at the server, part after part."""
+        until_s, was_there = elapsed_s() + wait_ms / 1000, False
+        while True:
+            left_ms = min(max(int((until_s - elapsed_s()) * 1000), 0), _MOST_WAIT_MS)
+            outcome = await self._result(topic, id_, left_ms)
+            if outcome.state == "unknown":
+                return GONE if was_there else outcome
+            if outcome.is_over or not left_ms:
+                return outcome
+            was_there = True
+            # A server that stops ends the wait at once.
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _result(self, topic: str, id_: bytes, wait_ms: int) -> Outcome:
+        path = f"{_topic(topic)}/results/{quote(id_.decode(), safe='')}"
+        data = await self._connection.call(
+            "GET",
+            f"{path}?wait_ms={wait_ms}" if wait_ms else path,
+            accept=_MSGPACK,
+            wait_s=wait_ms / 1000,
+            is_safe=True,
+        )
+        found: OutcomeAnswer = decoded(data, OutcomeAnswer)
+        return Outcome(found.state, found.result, found.error)
 
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number."""

@@ -90,6 +90,20 @@ def bodies(given: object) -> Sequence[bytes]:
     return many
 
 
+def results(given: object, size: int) -> list[bytes | None]:
+    """Return the results of an ack as bytes, each or None; raises InvalidBody, BatchTooLarge."""
+    many = sized(given, "results", InvalidBody)
+    if len(many) != size:
+        raise InvalidBody(f"results: got {len(many)} values, expected {size}, one for each message")
+    found = [
+        None if one is None else values.body(one, f"results[{at}]") for at, one in enumerate(many)
+    ]
+    total = sum(map(len, filter(None, found)))
+    if total > MAX_BATCH_BYTES:
+        raise BatchTooLarge(f"results: got {total} bytes, expected {MAX_BATCH_BYTES} or fewer")
+    return found
+
+
 def _unlimited(value: object, at: int) -> bytes:
     return value if type(value) is bytes else values.body(value, f"bodies[{at}]")
 

@@ -137,6 +137,8 @@ class Queue(Counting):
         self._closing = None
         self._store.wake = self._takers.wake
         self._store.waiting = lambda: self._takers.waiting
+        self._store.ended = self._watchers.ring
+        self._store.watched = lambda: self._watchers.topics
         if self._ticker is not None:
             self._store.plan = self._ticker.plan
         await self._store.open()
@@ -145,6 +147,7 @@ class Queue(Counting):
         for gatherer in self._gatherers:
             gatherer.open(home, self._store.most_joined)
         self._takers.open(home, self._store.most_joined)
+        self._watchers.open(home, self._store.most_joined)
         if self._ticker is not None:
             self._ticker.start()
         self._is_open = True
@@ -165,6 +168,7 @@ class Queue(Counting):
         if self._ticker is not None:
             await self._ticker.stop()
         await self._takers.close()
+        await self._watchers.close()
         for gatherer in self._gatherers:
             await gatherer.close()
         await self._store.close()

@@ -10,9 +10,10 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.batch.outcome import Outcome
 from dwell.batch.page import Cursor
 from dwell.batch.results import Results, results_of
-from dwell.errors import ForeignReceipt, InvalidTime, StoreClosed, StoreDamaged
+from dwell.errors import ForeignReceipt, InvalidInput, InvalidTime, StoreClosed, StoreDamaged
 from dwell.given import columns, values
 from dwell.given.receipts import given_receipts, joined_receipts, receipt_bytes
 from dwell.given.values import Delay, Due
@@ -22,6 +23,7 @@ from dwell.queue.calling import numbered
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.turns import Turns
+from dwell.queue.watchers import Watchers
 from dwell.store.base import Errors, RemoteStore, Store
 
 #: The argument of a verb by receipt: a taken message or its receipt, or many of them.
@@ -48,6 +50,9 @@ class Verbs:
         self._turns = turns = Turns()
         alone = (ForeignReceipt,)
         self._acks: Gatherer[None, bytes, Result] = Gatherer(self._ack, turns, alone)
+        self._dones: Gatherer[None, tuple[bytes, bytes], Result] = Gatherer(
+            self._done, turns, alone
+        )
         self._releases: Gatherer[_Release, _Released, Result] = Gatherer(
             self._release, turns, alone
         )
@@ -61,6 +66,7 @@ class Verbs:
         self._bulk_cancels: Gatherer[str, Sequence[bytes], Results] = Gatherer(
             self._cancel_bulk, turns
         )
+        self._watchers = Watchers(store, turns)
         self._bulk_moves: Gatherer[str, tuple[Sequence[bytes], I64], Results] = Gatherer(
             self._move_bulk, turns
         )
@@ -68,22 +74,41 @@ class Verbs:
     # --- by receipt ---------------------------------------------------------------------------
 
     @overload
-    async def ack(self, what: Taken) -> Result: ...  # type: ignore[overload-overlap]
+    async def ack(self, what: Taken, *, result: object = None) -> Result: ...  # type: ignore[overload-overlap]
     @overload
-    async def ack(self, what: ManyTaken) -> Results: ...
-    async def ack(self, what: Taken | ManyTaken) -> Result | Results:
+    async def ack(self, what: ManyTaken, *, results: Sequence[object] | None = None) -> Results: ...
+    async def ack(
+        self,
+        what: Taken | ManyTaken,
+        *,
+        result: object = None,
+        results: Sequence[object] | None = None,
+    ) -> Result | Results:
         """Report messages as done, and remove them: ``acked`` or ``stale``.
 
-        ``what`` is a taken message or its receipt (a single result), or a batch or a sequence of
-        them (a result for each). Raises InvalidReceipt, ForeignReceipt or BatchTooLarge.
+        ``what`` is a taken message or its receipt (a single answer), or a batch or a sequence of
+        them (an answer for each). The ``result`` of a single message, or ``results`` with a value
+        or None for each of many, is kept for the topic's ``remember_ms``, so that :meth:`result`
+        returns it; it is bytes, text, or any value that JSON can encode, of 1 MiB at most. Raises
+        InvalidReceipt, ForeignReceipt, BatchTooLarge, and InvalidBody for a result.
         """
         if isinstance(what, Message | str):
-            return await self._acks.call(None, self._receipt(what))
+            if results is not None:
+                raise InvalidInput("results: got one message, expected result")
+            if result is None:
+                return await self._acks.call(None, self._receipt(what))
+            data = values.body(result, "result")
+            return await self._dones.call(None, (self._receipt(what), data), len(data))
+        if result is not None:
+            raise InvalidInput("result: got many messages, expected results, one for each")
         self.check_open()
         receipts = given_receipts(what)
+        own = None if results is None else columns.results(results, len(receipts))
         if not len(receipts):
             return _nothing()
-        return await self._bulk_acks.call(None, receipts, count=len(receipts))
+        if own is None:
+            return await self._bulk_acks.call(None, receipts, count=len(receipts))
+        return Results(await self._store.ack(receipts, own, **numbered(len(receipts))))
 
     @overload
     async def release(  # type: ignore[overload-overlap]
@@ -322,6 +347,18 @@ class Verbs:
         found = await self._store.get(topic, many) if many else []
         return [None if isinstance(one, StoreDamaged) else one for one in found]
 
+    async def result(self, topic: str, id: str, *, wait: Delay = 0) -> Outcome:  # noqa: A002 - the word
+        """Return what came of a message: where it is, or its result or the reason of its death.
+
+        ``wait`` is how long to wait until the message is done, dead or gone; if that time ends
+        first, the outcome says where the message is. An unknown id is answered at once. Raises
+        StoreDamaged when the result cannot be read.
+        """
+        topic, own = values.topic(topic), values.any_id(id)
+        self.check_open()
+        wait_ms = values.delay_ms(wait, "wait") if wait else 0
+        return await self._watchers.result(topic, own, wait_ms)
+
     # --- arguments -----------------------------------------------------------------------------
 
     def check_open(self) -> None:
@@ -384,6 +421,12 @@ class Verbs:
 
     async def _ack(self, key: None, items: Sequence[bytes], **calls: Any) -> list[Result]:
         return results_of(await self._store.ack(joined_receipts(items), **calls))
+
+    async def _done(
+        self, key: None, items: Sequence[tuple[bytes, bytes]], **calls: Any
+    ) -> list[Result]:
+        receipts, results = zip(*items, strict=True)
+        return results_of(await self._store.ack(joined_receipts(receipts), results, **calls))
 
     async def _ack_bulk(self, key: None, many: Sequence[U64], **calls: Any) -> list[Results]:
         return cut_results(await self._store.ack(np.concatenate(many), **calls), many)

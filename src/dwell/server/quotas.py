@@ -281,8 +281,8 @@ class Quotas:
             yield room
 
     @asynccontextmanager
-    async def schedule_room(self, name: str, size_bytes: int) -> AsyncIterator[Room | None]:
-        """Count the growth of a schedule for the length of a block; raises StoreFull."""
+    async def growth_room(self, name: str, size_bytes: int) -> AsyncIterator[Room | None]:
+        """Count a growth without a message for the length of a block; raises StoreFull."""
         gate = await self.gate(name)
         if gate is None:
             yield None

@@ -82,9 +82,9 @@ class _SealedStore:
 
     # --- taking ---------------------------------------------------------------------------------
 
-    def ack(self, receipts: U64, **calls: Any) -> Awaitable[U8]:
+    def ack(self, receipts: U64, *how: Any, **calls: Any) -> Awaitable[U8]:
         """Say that messages are done."""
-        return self._store.ack(self._seal.opened(receipts), **calls)
+        return self._store.ack(self._seal.opened(receipts), *how, **calls)
 
     def release(self, receipts: U64, *how: Any, **more: Any) -> Awaitable[U8]:
         """Give messages back."""

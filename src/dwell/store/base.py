@@ -26,6 +26,8 @@ Rules that every store keeps, proved by :mod:`dwell.testing`:
   when they matter;
 * ids that the queue made are not remembered; callers' ids are, for the topic's remember_ms after
   the ack, and only ``on_conflict="keep"`` checks that;
+* a result that an ack gives is kept for the topic's remember_ms after the ack, also for an id that
+  the queue made, and until a message is put with the id; a topic that remembers nothing keeps none;
 * a damaged message stops no other: take, take_ids, peek, held, scan and sweep leave it out;
 * an answer of take, take_ids, peek, scan and sweep is not much larger than MAX_BATCH_BYTES, unless
   it is a single message: it has fewer messages than exist, and the next call continues;
@@ -51,6 +53,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.changed import Changed
 from dwell.batch.events import EventPage
+from dwell.batch.outcome import Outcome
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.selection import Selection
@@ -75,6 +78,8 @@ from dwell.message import (
 #: None for the topic's own; and one error for all or one for each, None to keep the present error.
 Delays: TypeAlias = int | I64 | None
 Errors: TypeAlias = str | Sequence[str | None] | None
+#: The results that an ack keeps: one for each message or None, or None for all.
+AckResults: TypeAlias = Sequence[bytes | None] | None
 
 #: How many messages a store without a method of its own cancels in one part of a clear.
 _CLEARED = 1_000
@@ -83,9 +88,10 @@ _CLEARED = 1_000
 class Store(ABC):
     """A store of messages. Every verb is a batch; the docstrings describe only the specifics.
 
-    ``wake(topic, count)`` is called when ``count`` more messages of a topic can be taken, and
-    ``plan()`` when the next deadline may have come nearer. The queue sets both before ``open``, and
-    ``waiting``.
+    ``wake(topic, count)`` is called when ``count`` more messages of a topic can be taken,
+    ``plan()`` when the next deadline may have come nearer, and ``ended(topic)`` when messages of a
+    topic in ``watched()`` may have become done, dead or cancelled. The queue sets all of them
+    before ``open``, and ``waiting``.
     """
 
     clock: Clock
@@ -114,6 +120,11 @@ class Store(ABC):
     plan: Callable[[], None] = staticmethod(lambda: None)
     #: Returns the topics with waiting takers, for a store that other instances share.
     waiting: Callable[[], Collection[str]] = staticmethod(tuple)
+    ended: Callable[[str], None] = staticmethod(lambda topic: None)
+    #: Returns the topics whose messages' outcomes are waited for.
+    watched: Callable[[], Collection[str]] = staticmethod(tuple)
+    #: How long an end may go untold, so that who waits looks again; 0 if each is told.
+    untold_ms: int = 0
 
     async def is_made(self) -> bool:
         """Tell, before it is opened, whether the store exists; writes nothing.
@@ -195,8 +206,19 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def ack(self, receipts: U64) -> U8:
-        """Delete messages that are done: ``acked`` or ``stale``."""
+    async def ack(self, receipts: U64, results: AckResults = None) -> U8:
+        """Delete messages that are done: ``acked`` or ``stale``.
+
+        ``results``, one for each message or None, are kept for :meth:`results`.
+        """
+
+    @abstractmethod
+    async def results(self, topic: str, ids: Sequence[bytes]) -> "Sequence[Outcome | StoreDamaged]":
+        """Return the outcome of each message, never ``gone``.
+
+        An id without a message, a result or a memory is ``unknown``. A remembered id without a
+        result is ``done``. A damaged result is represented by the error that names it.
+        """
 
     @abstractmethod
     async def release(
@@ -401,6 +423,10 @@ class RemoteStore(Store):
 
         When the call is cancelled, the messages it would have returned are given back.
         """
+
+    @abstractmethod
+    async def result_waiting(self, topic: str, id_: bytes, wait_ms: int) -> Outcome:
+        """Return the outcome of a message, once it is over or ``wait_ms`` have gone by."""
 
     @abstractmethod
     async def find(

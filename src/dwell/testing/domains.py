@@ -50,6 +50,7 @@ a_due_ms = st.sampled_from(
 a_lease_ms = st.sampled_from((0, 2_000, 0, 300, 9_000))
 a_new_priority = st.sampled_from((None, None, 0, 1024, 2_000))
 a_conflict = st.sampled_from(("keep", "replace", "error"))
+a_result = st.sampled_from((b"result", None, b"", b"another result"))
 an_error = st.sampled_from((None, "", "oops"))
 #: Numbers that pick from the values known to the machine; the smallest pick values that a verb can
 #: act on.

@@ -23,6 +23,7 @@ from dwell.errors import DiskFull, StoreFailed
 from dwell.message import U8, Result
 from dwell.store.base import Store
 from dwell.testing.domains import (
+    IDS,
     OWNERS,
     PLAIN,
     TOPICS,
@@ -32,6 +33,7 @@ from dwell.testing.domains import (
     a_due_ms,
     a_lease_ms,
     a_new_priority,
+    a_result,
     a_topic,
     an_error,
     some_bounds,
@@ -370,11 +372,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.receipts.learn(held, batch, self.store.number)
 
     @precondition(_has_receipts)
-    @rule(picks=some_picks)
-    def ack(self, picks: list[int]) -> None:
-        """Report messages as done."""
+    @rule(picks=some_picks, drawn=st.none() | st.lists(a_result, min_size=4, max_size=4))
+    def ack(self, picks: list[int], drawn: list[bytes | None] | None) -> None:
+        """Report messages as done, some of them with results."""
         leases, receipts = self.receipts.picked(picks, self.model)
-        self._do_each(lambda model: model.ack(leases), lambda store: store.ack(receipts))
+        results = drawn and drawn[: len(leases)]
+        self._do_each(
+            lambda model: model.ack(leases, results), lambda store: store.ack(receipts, results)
+        )
 
     @precondition(_has_receipts)
     @rule(
@@ -475,6 +480,16 @@ class StoreMachine(RuleBasedStateMachine):
             assert [one and view_of_message(one) for one in map(told, messages)] == [
                 views.get((topic, id_)) for id_ in ids
             ]
+
+    @rule(topic=a_topic)
+    def results(self, topic: str) -> None:
+        """Read what came of messages."""
+        ids = [*self.ids.newest(0)[:5], *IDS]
+        answers = self.do(
+            lambda model: [model.outcome(topic, id_) for id_ in ids],
+            lambda store: store.results(topic, encoded(ids)),
+        )
+        assert answers is None or answers[0] == list(answers[1])
 
     @rule(topic=a_topic, limit=st.sampled_from((1, 2, 10)))
     def peek(self, topic: str, limit: int) -> None:

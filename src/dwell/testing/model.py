@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from dwell.batch.outcome import UNKNOWN, Outcome
 from dwell.errors import IdExists, TopicFull
 from dwell.message import Kind, Result, State, TopicSettings, decode_extra
 from dwell.retries import retry_delay_ms
-from dwell.store.base import Delays, Errors
+from dwell.store.base import AckResults, Delays, Errors
 from dwell.testing.bucket import Bucket
 
 #: How many more messages of one key than of another may come while both have messages: one of the
@@ -81,6 +82,8 @@ class Model:
     items: dict[tuple[str, str], Item] = field(default_factory=dict)
     settings: dict[str, TopicSettings] = field(default_factory=dict)
     remembered: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: The results of acked messages, and until when they are kept.
+    results: dict[tuple[str, str], tuple[int, bytes]] = field(default_factory=dict)
     forgotten_ms: int = 0
     facts: list[Fact] = field(default_factory=list)
     arrivals: int = 0
@@ -104,6 +107,10 @@ class Model:
         for name, until_ms in list(self.remembered.items()):
             if until_ms <= now_ms:
                 del self.remembered[name]
+                self.forgotten_ms = max(self.forgotten_ms, until_ms)
+        for name, (until_ms, _) in list(self.results.items()):
+            if until_ms <= now_ms:
+                del self.results[name]
                 self.forgotten_ms = max(self.forgotten_ms, until_ms)
 
     def lapse(self, item: Item) -> None:
@@ -324,14 +331,17 @@ class Model:
         item.lease_until_ms = self.now_ms + (lease_ms or own_lease_ms)
         self._note(Kind.TAKE, item)
 
-    def ack(self, leases: Sequence[int]) -> list[Result]:
-        """Delete messages that are done; a caller's own id is remembered."""
+    def ack(self, leases: Sequence[int], results: AckResults = None) -> list[Result]:
+        """Delete messages that are done; a caller's own id is remembered, and each result."""
 
-        def ack(item: Item, _: int) -> Result:
+        def ack(item: Item, at: int) -> Result:
             self._note(Kind.ACK, item)
             name = (item.topic, item.put.id)
             del self.items[name]
             until_ms = self.now_ms + self.topic(item.topic).remember_ms
+            result = None if results is None else results[at]
+            if until_ms > self.now_ms and result is not None:
+                self.results[name] = until_ms, result
             if until_ms > self.now_ms and not item.put.id.startswith("~"):
                 self.remembered[name] = max(until_ms, self.remembered.get(name, 0))
             return Result.ACKED
@@ -464,6 +474,16 @@ class Model:
 
     # --- reading ------------------------------------------------------------------------------
 
+    def outcome(self, topic: str, id_: str) -> Outcome:
+        """Return what came of a message."""
+        name = (topic, id_)
+        if name in self.items:
+            item = self.items[name]
+            return Outcome(str(self.state(item)), error=item.error if item.died_ms else None)
+        if name in self.results:
+            return Outcome("done", self.results[name][1])
+        return Outcome("done") if name in self.remembered else UNKNOWN
+
     def topic(self, topic: str) -> TopicSettings:
         """Return the settings of a topic."""
         return self.settings.get(topic, TopicSettings())
@@ -516,6 +536,7 @@ class Model:
         arrival = self.arrivals if old is None else old.arrival
         new = Item(topic, arrival, entry, entry.due_ms, entry.expires_ms)
         self.items[topic, entry.id] = new
+        self.results.pop((topic, entry.id), None)
         self._note(Kind.PUT if old is None else Kind.REPLACE, new)
         return Result.CREATED if old is None else Result.REPLACED
 

@@ -154,6 +154,8 @@ class ReceiptColumns(msgspec.Struct, omit_defaults=True):
     counted: bool = True
     priority: int | None = None
     lease_ms: int = 0
+    #: A result for each message of an ack, or None.
+    results: Annotated[list[bytes | None], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
 
 
 class ResultColumns(msgspec.Struct):

@@ -80,10 +80,17 @@ def _from_base64(text: str) -> bytes:
 
 def body_fields(body: bytes) -> dict[str, str]:
     """Return a body as the field of a JSON object: ``body``, or ``body_base64`` if not UTF-8."""
+    return text_fields("body", body)
+
+
+def text_fields(name: str, data: bytes | None) -> dict[str, str]:
+    """Return bytes as the field of a JSON object, ``<name>_base64`` if not UTF-8; none if None."""
+    if data is None:
+        return {}
     try:
-        return {"body": body.decode()}
+        return {name: data.decode()}
     except UnicodeDecodeError:
-        return {"body_base64": b64encode(body).decode()}
+        return {f"{name}_base64": b64encode(data).decode()}
 
 
 class Shown(msgspec.Struct, gc=False):

@@ -137,6 +137,7 @@ class Worker:
         timeout: Delay | None = None,
         processes: bool = False,
         jitter: float | None = None,
+        results: bool = False,
     ) -> Callable[[F], F]:
         """Handle the messages of one or more topics with the decorated function.
 
@@ -154,13 +155,11 @@ class Worker:
         does not end within a second is left alone. With ``processes``, plain handlers run in
         processes, which are ended: functions at the top of a module that open their own queues.
 
-        Raises InvalidInput for invalid values, for a generator function, and for a topic that
-        already has a handler if either handler is by key.
+        With ``results``, what the function returns is kept as the message's result: bytes as they
+        are, anything else as JSON; a value that is no JSON, or over 1 MiB, is a failure. Raises
+        InvalidInput for invalid values, a generator function, and a topic by key with two handlers.
         """
-        if by_key and batch != 1:
-            raise InvalidInput(f"by_key: got batch={batch!r:.40}, expected single messages by key")
-        if kind is not None and batch != 1:
-            raise InvalidInput(f"kind: got batch={batch!r:.40}, expected single messages of a type")
+        _refuse_batches(batch, by_key=by_key, kind=kind is not None, results=results)
         if self._loop is not None:
             raise InvalidInput("on: the worker runs, expected handlers before that")
         delays = () if retry is None else retry if isinstance(retry, list | tuple) else (retry,)
@@ -175,6 +174,7 @@ class Worker:
             timeout_ms=0 if timeout is None else _timeout_ms(timeout),
             processes=processes,
             jitter=_jitter(jitter, delays),
+            results=values.flag(results, "results"),
         )
 
         def register(handler: F) -> F:
@@ -440,6 +440,13 @@ def _check_handler(handler: object, *, processes: bool) -> None:
         raise InvalidInput(
             f"processes: got the asynchronous handler {handler!r:.80}, expected a plain one"
         )
+
+
+def _refuse_batches(batch: object, **given: bool) -> None:
+    """Raise InvalidInput for an option of single messages that is given for batches."""
+    for name, is_given in given.items():
+        if is_given and batch != 1:
+            raise InvalidInput(f"{name}: got batch={batch!r:.40}, expected single messages")
 
 
 def _jitter(jitter: float | None, delays: Sequence[Delay]) -> float:

@@ -19,8 +19,9 @@ class Job:
     next touch, and ``is_lost`` says that the lease has ended nevertheless. ``task`` runs the
     handler, or releases the messages, and ``outcome`` is the result. ``is_in_loop`` says that the
     handler can be cancelled, and ``was_cancelled`` that other code than the handler has cancelled
-    it. ``call`` ends a handler outside of the loop. ``is_late`` says that it has exceeded its
-    limit, and ``is_given_up`` that the worker has stopped waiting for it.
+    it. ``result`` is what the handler returned, if that is kept. ``call`` ends a handler outside of
+    the loop. ``is_late`` says that it has exceeded its limit, and ``is_given_up`` that the worker
+    has stopped waiting for it.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class Job:
         "leases",
         "outcome",
         "receipts",
+        "result",
         "task",
         "touch_at_ms",
         "was_cancelled",
@@ -62,6 +64,7 @@ class Job:
         self.is_late = self.is_given_up = False
         self.call: Callable[[], Any] | None = None
         self.outcome: Outcome | None = None
+        self.result: bytes | None = None
         self.task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:

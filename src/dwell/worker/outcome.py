@@ -3,7 +3,9 @@
 import traceback
 from typing import Any, NamedTuple
 
-from dwell.given.values import Delay, delay_ms, error_text
+import msgspec
+
+from dwell.given.values import Delay, body, delay_ms, error_text
 
 
 class _Said(Exception):
@@ -48,7 +50,9 @@ def _raised(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any])
 
 
 class Done(NamedTuple):
-    """The handler returned: ack."""
+    """The handler returned: ack, with a result to keep, if any."""
+
+    result: bytes | None = None
 
 
 class Back(NamedTuple):
@@ -73,6 +77,15 @@ Outcome = Done | Back | Dead | Lost
 
 #: The messages were not handled: they are released unchanged, with due and attempt.
 AS_IT_WAS = Back(0, None, counted=False)
+
+
+def result_of(value: object) -> bytes:
+    """Return what a handler returned as the result of its message: bytes as they are, else as JSON.
+
+    Raises InvalidBody for a value that JSON cannot encode, or that is larger than a body may be.
+    """
+    # Text is encoded too, so that every result but bytes is read in one way.
+    return body(msgspec.json.encode(value) if isinstance(value, str) else value, "result")
 
 
 def outcome_of(error: BaseException, retry_delay_ms: int | None) -> Outcome:

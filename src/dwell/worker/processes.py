@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dwell.errors import InvalidInput
+from dwell.worker.outcome import result_of
 
 
 class ProcessPool:
@@ -29,15 +30,22 @@ class ProcessPool:
         self._pool: Any = Pool(size, context=multiprocessing.get_context("spawn"))
 
     def submit(
-        self, handler: Callable[[Any], Any], what: object, limit_s: float
-    ) -> "Future[BaseException | None]":
+        self,
+        handler: Callable[[Any], Any],
+        what: object,
+        limit_s: float,
+        *,
+        keeps_result: bool = False,
+    ) -> "Future[BaseException | bytes | None]":
         """Run a handler; the result is the exception that it raised, or None.
+
+        If it ``keeps_result``, what the handler returned takes the place of None.
 
         Cancelling the future ends the process; so does the limit, if given, with a TimeoutError. A
         process that ends otherwise raises ``crash``.
         """
-        future: Future[BaseException | None] = self._pool.schedule(
-            _attempt, (handler, what), timeout=limit_s or None
+        future: Future[BaseException | bytes | None] = self._pool.schedule(
+            _attempt, (handler, what, keeps_result), timeout=limit_s or None
         )
         return future
 
@@ -62,12 +70,14 @@ class HandlerError(Exception):
     """Replaces an exception from another process that cannot be pickled; contains its text."""
 
 
-def _attempt(handler: Callable[[Any], Any], what: object) -> BaseException | None:
+def _attempt(
+    handler: Callable[[Any], Any], what: object, keeps_result: bool
+) -> BaseException | bytes | None:
     try:
-        handler(what)
+        value = handler(what)
+        return result_of(value) if keeps_result else None
     except BaseException as error:
         return _portable(error)
-    return None
 
 
 def _portable(error: BaseException) -> BaseException:

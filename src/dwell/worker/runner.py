@@ -34,6 +34,7 @@ from dwell.worker.outcome import (
     Outcome,
     Retry,
     outcome_of,
+    result_of,
 )
 from dwell.worker.processes import HandlerError, ProcessPool, check_handler
 from dwell.worker.tally import Tally
@@ -65,7 +66,8 @@ class Subscription:
 
     ``retry_ms`` are its own retry delays, if any, ``timeout_ms`` is how long a call may take, or 0;
     with ``processes`` it runs in processes of its own. Each retry delay is up to ``jitter`` of it
-    longer or shorter, so that messages that fail together are not tried again together.
+    longer or shorter, so that messages that fail together are not tried again together. With
+    ``results`` what the handler returns is kept.
     """
 
     handler: Callable[[Any], Any]
@@ -78,6 +80,7 @@ class Subscription:
     timeout_ms: int = 0
     processes: bool = False
     jitter: float = 0.0
+    results: bool = False
 
     def __str__(self) -> str:
         how = ", by key" if self.by_key else ""
@@ -348,7 +351,7 @@ class Runner:
         if job.is_lost:
             return Lost()
         if error is None:
-            return Done()
+            return Done(job.result)
         if job.is_late and not (job.is_cancelled or issubclass(type(error), Retry | Bury)):
             return self._late(job)
         # What an exception says of its class itself may be anything.
@@ -381,9 +384,11 @@ class Runner:
             # A lambda, or a decorator, may hide a coroutine function, or a generator.
             if inspect.isawaitable(answer):
                 job.is_in_loop = True
-                await answer
+                answer = await answer
             elif inspect.isgenerator(answer) or inspect.isasyncgen(answer):
                 return TypeError(f"the handler returned {answer!r:.80}, of which nothing has run")
+            if self._sub.results:
+                job.result = result_of(answer)
         except GeneratorExit as error:
             if job.task is None or not job.task.get_loop().is_running():
                 raise
@@ -395,14 +400,21 @@ class Runner:
         return None
 
     async def _in_process(self, job: Job, processes: ProcessPool) -> BaseException | None:
-        attempt = processes.submit(self._sub.handler, job.what, self._sub.timeout_ms / 1000)
+        sub = self._sub
+        attempt = processes.submit(
+            sub.handler, job.what, sub.timeout_ms / 1000, keeps_result=sub.results
+        )
         try:
-            return await asyncio.wrap_future(attempt)
+            told = await asyncio.wrap_future(attempt)
         except TimeoutError:
             self._note_late(job)
             return Expired()
         except processes.crash as error:
             return HandlerError(f"the process of the handler ended: {error}")
+        if isinstance(told, bytes):
+            job.result = told
+            return None
+        return told
 
     def _retry_ms(self, job: Job) -> int | None:
         delays_ms, jitter = self._sub.retry_ms, self._sub.jitter
@@ -465,7 +477,7 @@ class Runner:
         what: Any = receipts[0] if len(receipts) == 1 else receipts
         results: Any
         if isinstance(outcome, Done):
-            results = await queue.ack(what)
+            results = await queue.ack(what, result=outcome.result)
         elif isinstance(outcome, Dead):
             results = await queue.bury(what, outcome.reason)
         else:

@@ -10,6 +10,7 @@ from dwell.server.http import (
     histories,
     ids,
     looking,
+    outcomes,
     push,
     puts,
     queries,
@@ -17,7 +18,7 @@ from dwell.server.http import (
     takes,
     watch,
 )
-from dwell.server.http.call import MAX_REQUEST_BYTES
+from dwell.server.http.call import MAX_ASK_BYTES, MAX_REQUEST_BYTES
 from dwell.server.http.endpoint import ROWS, ROWS_COLUMNS, Endpoint
 from dwell.server.http.media import Media
 from dwell.server.http.schemas import answers as a
@@ -134,6 +135,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             takes=ROWS_COLUMNS,
             gives=ROWS_COLUMNS,
             group="by receipt",
+            most_bytes=MAX_REQUEST_BYTES if handler is takes.ack else MAX_ASK_BYTES,
             numbered=handler is not takes.touch,
             scope=Scope.OWN,
         )
@@ -150,7 +152,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         takes.taken,
         _TAKE,
         a.Taken,
-        body=r.AckRequest,
+        body=r.TakenRequest,
         group="by receipt",
         scope=Scope.OWN,
     ),
@@ -204,6 +206,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ids.get_one,
         (Right.PUT, Right.READ),
         a.MessageRow,
+        group="by id",
+    ),
+    Endpoint(
+        "GET",
+        f"{_T}/results/{{id:path}}",
+        outcomes.result,
+        (Right.PUT, Right.READ),
+        a.OutcomeAnswer,
+        r.ResultQuery,
         group="by id",
     ),
     Endpoint(

@@ -342,9 +342,9 @@ class Call:
             yield room
 
     @asynccontextmanager
-    async def schedule_room(self, size_bytes: int) -> AsyncIterator[Room | None]:
-        """Count the growth of a schedule in the caller's quota, for the length of a block."""
-        async with self.service.quotas.schedule_room(self.token, size_bytes) as room:
+    async def growth_room(self, size_bytes: int) -> AsyncIterator[Room | None]:
+        """Count a growth without a message in the caller's quota, for the length of a block."""
+        async with self.service.quotas.growth_room(self.token, size_bytes) as room:
             self.check_again()
             yield room
 

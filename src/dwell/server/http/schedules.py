@@ -223,7 +223,7 @@ async def _growth_bytes(call: Call, new: Schedule) -> int:
 async def _kept(call: Call, new: Schedule | None, verb: Callable[[], Awaitable[Result]]) -> Answer:
     """Run a verb that stores a schedule, within the caller's quota; ``new`` is None without one."""
     growth_bytes = 0 if new is None else await _growth_bytes(call, new)
-    async with call.schedule_room(growth_bytes) as room:
+    async with call.growth_room(growth_bytes) as room:
         result = await verb()
         if room is not None and result not in (Result.CREATED, Result.REPLACED):
             room.refused()

@@ -11,7 +11,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
-from dwell.given import values
+from dwell.given import columns, values
 from dwell.given.receipts import given_receipts
 from dwell.given.values import Delay, Millis
 from dwell.message import MAX_BATCH_MESSAGES, U8, U64, Result
@@ -20,6 +20,7 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.call import MOST_ANSWER_BYTES, MOST_WAITING_TOPICS, Call, decoded
 from dwell.server.http.encoding import Rows, is_small, size_of
 from dwell.server.http.media import Media
+from dwell.server.http.outcomes import results_of
 from dwell.server.http.paging import answer_bytes, cursor_of, page_answer, read_in_rows, rows_answer
 from dwell.server.http.results import results_answer
 from dwell.server.http.rows import as_lines, message_rows
@@ -31,6 +32,7 @@ from dwell.server.http.schemas.requests import (
     OwnerQuery,
     PeekQuery,
     ReleaseRequest,
+    TakenRequest,
     TakeRequest,
     TakeWhereRequest,
     TouchRequest,
@@ -179,10 +181,29 @@ _MILLIS = np.dtype("m8[ms]")
 async def ack(call: Call) -> Answer:
     """Say that messages are done, and forget them: acked or stale."""
     if call.given is Media.COLUMNS:
-        receipts, _ = _receipt_columns(call)
-        return _codes(await _done(call, receipts, call.queue.ack))
+        receipts, how = _receipt_columns(call)
+        return _codes(await _acked(call, receipts, how.results))
     ask = call.body(AckRequest)
-    return results_answer(call, await _done(call, ask.receipts, call.queue.ack))
+    return results_answer(call, await _acked(call, ask.receipts, results_of(call, ask)))
+
+
+async def _acked(
+    call: Call, given: list[str] | U64, results: Sequence[object] | None
+) -> Results | Result:
+    """Ack messages; their results count in the caller's quota."""
+    if results is None:
+        return await _done(call, given, call.queue.ack)
+    own = columns.results(results, len(given))
+    sizes = [len(one) for one in own if one is not None]
+    call.service.check_body(max(sizes, default=0))
+    column = np.empty(len(own), object)
+    column[:] = own
+    receipts = given_receipts(given)
+    calling = calling_now()
+    if not sizes or (calling is not None and calling.is_again):
+        return await _done(call, receipts, call.queue.ack, {"results": column})
+    async with call.growth_room(sum(sizes)):
+        return await _done(call, receipts, call.queue.ack, {"results": column})
 
 
 async def release(call: Call) -> Answer:
@@ -243,7 +264,7 @@ async def bury(call: Call) -> Answer:
 
 async def taken(call: Call) -> Answer:
     """Return the topics of the messages whose receipts are still valid."""
-    ask = call.body(AckRequest)
+    ask = call.body(TakenRequest)
     each = _of_the_callers(call, await call.queue.taken_from(given_receipts(ask.receipts)))
     return call.answer(Taken(sorted({topic for topic in each if topic is not None}), each))
 

@@ -20,9 +20,14 @@ from dwell.store.embedded.lanes import Kept, Lanes
 from dwell.store.embedded.table import Table
 
 #: Records that change nothing of an existing message except its place on the disk.
-_STRANGE = (RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.COPY, RecordKind.TOUCH)
+_STRANGE = (
+    *(RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.COPY, RecordKind.TOUCH),
+    RecordKind.FORGET,
+)
 #: Records that end leases.
-_ENDING = (RecordKind.ACK, RecordKind.RELEASE, RecordKind.BURY, RecordKind.LAPSE)
+_ENDING = (
+    *(RecordKind.ACK, RecordKind.DONE, RecordKind.RELEASE, RecordKind.BURY, RecordKind.LAPSE),
+)
 
 
 class Opened(NamedTuple):

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dwell.message import U32, U64, Rows, State
+from dwell.message import U32, U64, Rows
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.table import Table
 
@@ -91,7 +91,7 @@ class Arrivals:
         """Yield the places of each segment, in order, and their rows, of some existing rows."""
         table = self._table
         rows = rows[rows < table.top]
-        rows = rows[table.state[rows] != State.GONE]
+        rows = rows[table.are_messages(rows)]
         seqs, ordered = table.seq[rows], rows.astype(np.uint32)
         # Rows that arrived in order are usually in order here.
         if (seqs[1:] < seqs[:-1]).any():
@@ -166,7 +166,7 @@ class Arrivals:
         if places is None:
             places = np.arange(SEGMENT, dtype=np.uint32)
         is_there = table.seq[segment.rows] == places + np.uint64(number * SEGMENT)
-        is_there &= table.state[segment.rows] != State.GONE
+        is_there &= table.are_messages(segment.rows)
         if is_there.all():
             self._keep(number, segment)
         elif is_there.any():

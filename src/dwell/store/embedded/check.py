@@ -111,6 +111,11 @@ async def _look(folder: Path, disk: Disk, *, keep: bool) -> Report:
         numbers = sorted(core.journal.segments)
         ranges = [part for number in numbers for part in whole_ranges(core.journal, number, report)]
         lost = unreadable(core.machine, ranges)
+        results = lost[~core.machine.table.are_messages(lost)]
+        if len(results):
+            report.findings.append(f"{len(results)} results of acks are lost: they are damaged")
+            core.machine.drop(results, now_ms)
+            lost = np.setdiff1d(lost, results)
         if len(lost):
             report.findings.append(f"{len(lost)} messages are lost: their bodies are damaged")
             report.findings += await _named(core, lost)
@@ -177,9 +182,7 @@ def with_anothers_id(core: Core) -> Rows:
     that message are then applied to this row.
     """
     table, finder = core.machine.table, core.finder()
-    rows = table.rows_where(
-        lambda part: (table.state[part] != State.GONE) & (table.id_bytes[part] > 0)
-    )
+    rows = table.rows_where(lambda part: table.are_messages(part) & (table.id_bytes[part] > 0))
     found = [rows[:0]]
     for at in range(0, len(rows), _IDS_AT_ONCE):
         some = rows[at : at + _IDS_AT_ONCE]

@@ -39,9 +39,15 @@ _log = logging.getLogger(__name__)
 #: The use of each kind of record; kinds not listed change messages, which never lets the store grow
 #: for long.
 USES = {
-    **dict.fromkeys((RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.REPLACE), Use.GROW),
     **dict.fromkeys(
-        (RecordKind.ACK, RecordKind.CANCEL, RecordKind.LAPSE, RecordKind.EXPIRE), Use.END
+        (RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.REPLACE, RecordKind.DONE), Use.GROW
+    ),
+    **dict.fromkeys(
+        (
+            *(RecordKind.ACK, RecordKind.CANCEL, RecordKind.LAPSE),
+            *(RecordKind.EXPIRE, RecordKind.FORGET),
+        ),
+        Use.END,
     ),
 }
 

@@ -21,6 +21,7 @@ _RESULTS = {
     RecordKind.PUT_OWN: Result.CREATED,
     RecordKind.REPLACE: Result.REPLACED,
     RecordKind.ACK: Result.ACKED,
+    RecordKind.DONE: Result.ACKED,
     RecordKind.RELEASE: Result.RELEASED,
     RecordKind.BURY: Result.BURIED,
     RecordKind.KICK: Result.KICKED,

@@ -12,6 +12,7 @@ from dwell.store.embedded.distinct import are_distinct
 from dwell.store.embedded.ids import Hasher
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.numbers import parse_queue_ids
+from dwell.store.embedded.table import DONE
 from dwell.tasks import whole
 
 
@@ -30,6 +31,11 @@ class Finder:
 
     def find(self, topic: str, ids: Sequence[bytes]) -> tuple[Rows, np.ndarray]:
         """Return the row of each id, and whether such a message exists."""
+        rows, found = self.find_any(topic, ids)
+        return rows, found & (self._table.state[rows] != DONE)
+
+    def find_any(self, topic: str, ids: Sequence[bytes]) -> tuple[Rows, np.ndarray]:
+        """Return the row of each id, and whether it has a message or the result of one."""
         number = self._machine.topics.find(topic)
         if number is None or not self._table.top or not ids:
             return np.zeros(len(ids), np.intp), np.zeros(len(ids), dtype=bool)
@@ -44,8 +50,19 @@ class Finder:
         found &= (table.id_bytes[rows] == 0) & (table.state[rows] != State.GONE)
         own = np.flatnonzero(~made)
         if len(own):
-            rows[own], found[own] = self.find(topic, [ids[index] for index in own.tolist()])
+            rows[own], found[own] = self.find_any(topic, [ids[index] for index in own.tolist()])
         return rows, found
+
+    def are_remembered(self, topic: str, ids: Sequence[bytes], now_ms: int) -> np.ndarray:
+        """Tell for each id whether it is remembered, though no message has it."""
+        memories = np.zeros(len(ids), dtype=bool)
+        if self._machine.topics.find(topic) is None or not ids:
+            return memories
+        own = np.flatnonzero(firsts_of(ids) != ord(QUEUE_ID_MARK))
+        if len(own):
+            hashes = self.hashes(topic, [ids[at] for at in own.tolist()])
+            memories[own] = self._machine.known.are_remembered(*hashes, now_ms)
+        return memories
 
     async def numbered(self, numbers: U64) -> tuple[Rows, np.ndarray]:
         """Return the row of the message of each number, and whether it exists."""
@@ -58,7 +75,7 @@ class Finder:
             # Others wait for the same fill, so it goes on when one of them is cancelled.
             await asyncio.shield(self._filling)
         rows = arrivals.find(numbers)
-        return rows, (table.seq[rows] == numbers) & (table.state[rows] != State.GONE)
+        return rows, (table.seq[rows] == numbers) & table.are_messages(rows)
 
     async def _fill(self) -> None:
         """Make the index by number, part by part: millions of messages take most of a second."""

@@ -16,7 +16,7 @@ from dwell.errors import NotAStore, StoreDamaged, StoreTooNew
 from dwell.store.embedded.disk import LOCK, Disk
 from dwell.store.embedded.openings import Opening
 
-FORMAT = 3
+FORMAT = 4
 #: The hash of callers' ids in new stores; a store keeps the hash it was made with.
 _IDS = 2
 LABEL = "dwell.json"

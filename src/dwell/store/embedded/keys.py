@@ -6,7 +6,7 @@ from itertools import compress
 
 import numpy as np
 
-from dwell.message import Rows, State
+from dwell.message import Rows
 from dwell.store.embedded.blobs import BlobReader
 from dwell.store.embedded.journal.journal import Journal
 from dwell.store.embedded.machine import Machine
@@ -45,7 +45,7 @@ def _keyed(machine: Machine, topic: int, at_once: int) -> Iterator[Rows]:
     table = machine.table
     for start in range(0, table.top, at_once):
         part = slice(start, min(start + at_once, table.top))
-        wanted = (table.topic[part] == topic) & (table.state[part] != State.GONE)
+        wanted = (table.topic[part] == topic) & table.are_messages(part)
         has_extra = table.extra_bytes[part] > 0
         machine.admission.learn_none(np.flatnonzero(wanted & ~has_extra) + start)
         yield np.flatnonzero(wanted & has_extra) + start

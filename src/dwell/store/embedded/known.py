@@ -75,6 +75,12 @@ class KnownIds(Pool):
         known: np.ndarray = (self.row[entries] > 0) | (self.until_ms[entries] > now_ms)
         return known
 
+    def are_remembered(self, hashes: U64, checks: U32, now_ms: int) -> np.ndarray:
+        """Tell for each id whether it is remembered."""
+        entries = self.index.find(hashes, checks & _CHECK_MASK)
+        remembered: np.ndarray = self.until_ms[entries] > now_ms
+        return remembered
+
     def add(self, hashes: U64, checks: U32, rows: Rows, now_ms: int) -> Rows:
         """Assign distinct ids to messages, replacing earlier owners; return their entries."""
         entries = self._entries_of(hashes, checks & _CHECK_MASK, now_ms)
@@ -93,6 +99,12 @@ class KnownIds(Pool):
         over = ends <= now_ms
         if np.count_nonzero(over):
             self._drop(entries[over])
+
+    def keep(self, entries: Rows, rows: Rows, until_ms: I64) -> None:
+        """Remember the ids of these rows until these times at least; the rows keep them."""
+        mine = self.row[entries] == rows + 1
+        entries, until_ms = entries[mine], until_ms[mine]
+        self.until_ms[entries] = np.maximum(self.until_ms[entries], until_ms)
 
     def expect(self, count: int) -> None:
         """Make room for ``count`` more ids."""

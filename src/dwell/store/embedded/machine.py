@@ -23,7 +23,7 @@ from dwell.store.embedded.known import KnownIds
 from dwell.store.embedded.lasterrors import LastErrors
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.ready import Ready
-from dwell.store.embedded.table import Table
+from dwell.store.embedded.table import DONE, Table
 from dwell.store.embedded.terms import Terms
 from dwell.store.embedded.topics import Topics
 from dwell.store.embedded.wheel import Wheel
@@ -76,6 +76,8 @@ class Machine:
         self.next_seq = 1
         self.next_take = 1
         self.events = events
+        #: Called with the topics of messages that ended, if it is set.
+        self.ended: Callable[[U32], None] | None = None
         #: Snapshots in progress, which must save rows before these change.
         self.snapshots: list[Snapshot] = []
         self.replaying = False
@@ -102,6 +104,8 @@ class Machine:
             RecordKind.EXPIRE: partial(self._die, Kind.EXPIRE),
             RecordKind.CONFIGURE: self._configure,
             RecordKind.COPY: lambda record: self._place(record, record.rows),
+            RecordKind.DONE: self._done,
+            RecordKind.FORGET: lambda record: self._free(record.rows, record.time_ms),
         }
 
     def prepare(self, record: Record) -> None:
@@ -165,8 +169,8 @@ class Machine:
 
     def _expiry_of(self, rows: Rows) -> I64:
         state = self.table.state[rows]
-        waiting = (state == State.DELAYED) | (state == State.READY)
-        return np.where(waiting, self.table.expires_ms[rows], 0)
+        has_expiry = (state == State.DELAYED) | (state == State.READY) | (state == DONE)
+        return np.where(has_expiry, self.table.expires_ms[rows], 0)
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -223,9 +227,9 @@ class Machine:
         table = self.table
         self.delays.sweep(table.total(State.DELAYED))
         self.leases.sweep(table.total(State.LEASED))
-        self.expiries.sweep(table.total(State.DELAYED, State.READY))
+        self.expiries.sweep(table.total(State.DELAYED, State.READY, DONE))
         if self.topics.are_many:
-            states, events = [state for state in State if state != State.GONE], self.events
+            states, events = [*[*State][1:], DONE], self.events
             pending = table.counts(len(self.topics.names), *states).sum(axis=1)
             self.topics.forget_idle(pending, events.written_position, events.next_position)
 
@@ -252,6 +256,8 @@ class Machine:
             self._wait(waiting, now_ms)
         leased = rows[state == State.LEASED]
         self.leases.add(leased, table.lease_until_ms[leased])
+        done = rows[state == DONE]
+        self.expiries.add(done, table.expires_ms[done])
 
     def _wait(self, rows: Rows, now_ms: int) -> None:
         """Make messages wait for their due, or make them ready if it has come."""
@@ -376,6 +382,26 @@ class Machine:
         self._tell(Kind.ACK, record, rows)
         self._free(rows, record.time_ms, remembered=True)
 
+    def _done(self, record: Record) -> None:
+        """Ack messages, and keep the results that are the record's blobs."""
+        rows, table = record.rows, self.table
+        self._tell(Kind.ACK, record, rows)
+        until_ms = record.time_ms + self.terms.remember_ms(rows)
+        is_own = table.id_bytes[rows] > 0
+        entries = table.id_entry[rows[is_own]].astype(np.intp)
+        for snapshot in self.snapshots:
+            snapshot.keep_memories(self.known, entries)
+        self.known.keep(entries, rows[is_own], until_ms[is_own])
+        if self.errors:
+            self.errors.forget(rows.tolist())
+        table.move(rows, DONE)
+        table.size_bytes[rows] = record.columns["size_bytes"]
+        table.extra_bytes[rows] = 0
+        table.expires_ms[rows] = until_ms
+        self._place(record, rows)
+        if not self.replaying:
+            self.expiries.add(rows, until_ms)
+
     def _cancel(self, record: Record) -> None:
         rows = record.rows
         self._tell(Kind.CANCEL, record, rows)
@@ -494,6 +520,8 @@ class Machine:
 
     def _tell(self, kind: Kind, record: Record, rows: Rows) -> None:
         self.events.add(kind, record.time_ms, rows, self.table)
+        if kind in _ENDS and self.ended is not None and not self.replaying:
+            self.ended(self.table.topic[rows])
 
     def _set_priority(self, rows: Rows, priority: int | None) -> None:
         if priority is not None:
@@ -545,6 +573,8 @@ class Machine:
 
 
 _MOST_ATTEMPTS = np.uint16(65_534)
+#: The events after which nothing more happens to a message by itself.
+_ENDS = (Kind.ACK, Kind.EXHAUST, Kind.EXPIRE, Kind.BURY, Kind.CANCEL)
 _FILLED = (
     *("due_ms", "priority", "lease_ms", "size_bytes"),
     *("id_bytes", "extra_bytes", "max_attempts"),

@@ -17,11 +17,14 @@ from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.journal.room import Use
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.recent import Recent
+from dwell.store.embedded.table import DONE
 from dwell.store.embedded.versions import versions_of
 
 #: More than a record needs in addition to its columns and blobs: header, topic and padding.
 _RECORD_BYTES = 1024
 _COLUMN_BYTES = 64
+#: What the record that ends results needs, beside a column.
+_FORGET_BYTES = 64
 
 
 class Putter:
@@ -104,7 +107,7 @@ class Putter:
         numbers: U64 = np.zeros(len(ids), dtype=np.uint64)
         fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
         # Several records may result; reserving room for all of them makes it all or nothing.
-        if len(waves) > 1 or on_conflict == "replace":
+        if len(waves) > 1 or on_conflict == "replace" or self._has_results(puts.topic):
             self._reserve(_most_bytes(puts, 2 * len(waves)), Use.GROW)
         for wave in waves:
             part = puts if len(waves) == 1 else puts.picked(wave)
@@ -137,6 +140,8 @@ class Putter:
         new = np.flatnonzero(results == Result.CREATED)
         results[new[fitting:]] = Result.DROPPED
         new = new[:fitting]
+        if len(new):
+            self._end_results(puts.topic, (hashes[0][new], hashes[1][new]), now_ms)
         if len(new) == len(puts):
             _, numbers = self._create(puts, hashes, now_ms)
         elif len(new):
@@ -154,9 +159,10 @@ class Putter:
         known = self._machine.known
         results: U8 = np.full(len(hashes[0]), Result.CREATED, dtype=np.uint8)
         if on_conflict == "keep":
-            results[known.exist(*hashes, now_ms)] = Result.KEPT
+            results[self._are_remembered(puts.topic, hashes, now_ms)] = Result.KEPT
             return results, np.zeros(0, np.intp)
         rows, found = known.find(*hashes)
+        found &= self._table.state[rows] != DONE
         results[found] = Result.REPLACED
         if puts.versions is not None:
             is_other = ~found | (versions_of(self._table, rows) != puts.versions)
@@ -207,7 +213,7 @@ class Putter:
         self, puts: Puts, hashes: tuple[U64, U32], waves: Sequence[np.ndarray]
     ) -> None:
         assert puts.ids is not None
-        _, found = self._machine.known.find(*hashes)
+        found = self._exist(hashes)
         if len(waves) > 1:
             found[waves[1][0]] = True
         if found.any():
@@ -223,10 +229,36 @@ class Putter:
         """Return how many messages may be created; raises TopicFull if that is too few."""
         if not self._machine.topics.settings(puts.topic).max_pending:
             return len(puts)
-        ids = self._machine.known
         is_kept = on_conflict == "keep"
-        known = ids.exist(*hashes, now_ms) if is_kept else ids.find(*hashes)[1]
+        known = self._are_remembered(puts.topic, hashes, now_ms) if is_kept else self._exist(hashes)
         return self._fitting(puts.topic, len(distinct(hashes[0][~known])))
+
+    def _are_remembered(self, topic: str, hashes: tuple[U64, U32], now_ms: int) -> np.ndarray:
+        """Tell for each id whether a message has it, or it is still remembered."""
+        known = self._machine.known.exist(*hashes, now_ms)
+        if self._has_results(topic):
+            rows, found = self._machine.known.find(*hashes)
+            is_over = found & (self._table.state[rows] == DONE)
+            known &= ~(is_over & (self._table.expires_ms[rows] <= now_ms))
+        return known
+
+    def _has_results(self, topic: str) -> bool:
+        number = self._machine.topics.find(topic)
+        return number is not None and self._table.count(number, DONE) > 0
+
+    def _end_results(self, topic: str, hashes: tuple[U64, U32], now_ms: int) -> None:
+        """Forget the results of ids that are about to stand for new messages."""
+        if self._has_results(topic):
+            rows, found = self._machine.known.find(*hashes)
+            rows = rows[found & (self._table.state[rows] == DONE)]
+            if len(rows):
+                self._write(Record(RecordKind.FORGET, now_ms, {"rows": rows}))
+
+    def _exist(self, hashes: tuple[U64, U32]) -> np.ndarray:
+        """Tell for each id whether there is a message with it."""
+        rows, found = self._machine.known.find(*hashes)
+        found &= self._table.state[rows] != DONE
+        return found
 
     def _fitting(self, topic: str, wanted: int) -> int:
         """Return how many of the wanted messages fit in a topic; raises TopicFull."""
@@ -246,4 +278,4 @@ class Putter:
 
 def _most_bytes(puts: Puts, records: int) -> int:
     """Return an upper bound of the size of a put's records."""
-    return puts.size_bytes + _COLUMN_BYTES * len(puts) + _RECORD_BYTES * records
+    return puts.size_bytes + _COLUMN_BYTES * len(puts) + (_RECORD_BYTES + _FORGET_BYTES) * records

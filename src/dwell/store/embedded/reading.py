@@ -75,7 +75,7 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Read:
     damage = ""
     if reader is not None:
         await core.journal.check_segments(reader.segments)
-        damage = _damage_of(core, reader, are_whole)
+        damage = damage_of(core, reader, are_whole)
         batch.extras = reader.extras() or batch.extras
         if reader.has_ids and reader.is_large:
             # Reading ids one by one after the bodies would map their pages again.
@@ -87,7 +87,7 @@ async def read(core: Core, rows: Rows, *, receipts: bool) -> Read:
     return Read(batch, are_whole, damage)
 
 
-def _damage_of(core: Core, reader: BlobReader, are_whole: np.ndarray) -> str:
+def damage_of(core: Core, reader: BlobReader, are_whole: np.ndarray) -> str:
     """Note the damaged messages; return the place of one, empty if all are whole."""
     found = ""
     for path, offset, is_there in reader.damages():

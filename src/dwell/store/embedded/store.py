@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -17,6 +18,7 @@ from msgspec import structs
 from dwell.batch.batch import Batch
 from dwell.batch.calls import plain
 from dwell.batch.events import EventPage
+from dwell.batch.outcome import Outcome
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.stats import Stale, Stats
@@ -27,6 +29,7 @@ from dwell.message import (
     I64,
     MAX_ERROR_CHARS,
     U8,
+    U32,
     U64,
     Message,
     Result,
@@ -34,7 +37,7 @@ from dwell.message import (
     State,
     TopicSettings,
 )
-from dwell.store.base import Delays, Errors
+from dwell.store.base import AckResults, Delays, Errors
 from dwell.store.bounds import within
 from dwell.store.embedded import strays
 from dwell.store.embedded.backup.backup import copy_to, new_folder, new_place
@@ -54,6 +57,8 @@ from dwell.store.embedded.putter import Putter
 from dwell.store.embedded.reading import read, stats_of
 from dwell.store.embedded.receipts import leased_rows, receipts_of
 from dwell.store.embedded.releases import releases_of, size_bytes_of
+from dwell.store.embedded.results import acks_of, outcomes
+from dwell.store.embedded.results import size_bytes_of as acks_bytes
 from dwell.store.embedded.sweeping import cut_page, paged, places_with_key, swept
 from dwell.store.embedded.syncoption import sync_every_ms
 from dwell.store.embedded.thread import in_thread
@@ -127,6 +132,7 @@ class EmbeddedStore(Counting):
         self.number, self.secret = self.core.label.number, self.core.label.secret
         self._machine, self._table = self.core.machine, self.core.machine.table
         self._finder = self.core.finder()
+        self._machine.ended = self._ended
         core, time = self.core, self._time
         self._putter = Putter(self._machine, self._finder, core.recent, core.reserve, time.write)
         self.timings = core.journal.timings
@@ -329,18 +335,28 @@ class EmbeddedStore(Counting):
 
     # --- by receipt -----------------------------------------------------------------------------
 
-    async def ack(self, receipts: U64, *, calls: U64 | None = None) -> U8:
+    async def ack(
+        self, receipts: U64, results: AckResults = None, *, calls: U64 | None = None
+    ) -> U8:
         """Delete messages that are done (see the contract)."""
-        good = await self._in_room(lambda: self._ack(receipts, calls))
+        if results is not None:
+            await self.core.room()
+        good = await self._in_room(lambda: self._ack(receipts, results, calls))
         return await self._answer(good, Result.ACKED, Result.STALE)
 
-    def _ack(self, receipts: U64, calls: U64 | None) -> np.ndarray:
+    def _ack(self, receipts: U64, results: AckResults, calls: U64 | None) -> np.ndarray:
         now_ms = self._time.begin_held()
         rows, good = self._leased_once(receipts)
         done = self._done(calls, now_ms, len(rows))
         if good.any():
             columns = {"rows": rows[good], **_numbered(calls, good)}
-            self._time.write(Record(RecordKind.ACK, now_ms, columns))
+            own = None if results is None else list(compress(results, good.tolist()))
+            records = acks_of(self.core, columns, own, now_ms)
+            if records[-1].kind is RecordKind.DONE:
+                # All are written or none: a receipt is good only once.
+                self.core.reserve(acks_bytes(records), Use.GROW)
+            for record in records:
+                self._time.write(record)
         known: np.ndarray = good | (done > 0)
         return known
 
@@ -526,6 +542,11 @@ class EmbeddedStore(Counting):
             words = f"topic {topic!r}: message {ids[at].decode()!r} cannot be read"
             messages[at] = StoreDamaged(f"{words}: {damage}")
         return messages
+
+    async def results(self, topic: str, ids: Sequence[bytes]) -> list[Outcome | StoreDamaged]:
+        """Return what came of messages (see the contract)."""
+        now_ms = self._time.look()
+        return await outcomes(self.core, self._finder, topic, ids, now_ms)
 
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number (see the contract)."""
@@ -733,6 +754,12 @@ class EmbeddedStore(Counting):
             return verb()
         await self.core.freed()
         return verb()
+
+    def _ended(self, topics: U32) -> None:
+        if watched := self.watched():
+            names = self._machine.topics.names
+            for topic in {names[number] for number in distinct(topics).tolist()} & {*watched}:
+                self.ended(topic)
 
     def _woken(self, topic: str, count: int, paused: bool) -> None:
         if not paused:

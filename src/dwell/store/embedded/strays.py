@@ -34,6 +34,8 @@ async def whole_frames(core: Core) -> tuple[list[tuple[int, int]], int]:
 def bodiless(machine: Machine, whole: list[tuple[int, int]], until: int) -> Rows:
     """Return the rows without a body, given the result of :func:`whole_frames`."""
     rows = unreadable(machine, whole)
+    # A lost result is told to who asks for it.
+    rows = rows[machine.table.are_messages(rows)]
     found: Rows = rows[machine.table.position[rows] < until]
     return found
 

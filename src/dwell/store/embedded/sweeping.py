@@ -11,7 +11,7 @@ from dwell.message import Rows, State, keys_of
 from dwell.store.bounds import within
 from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.machine import Machine
-from dwell.store.embedded.table import Table
+from dwell.store.embedded.table import DONE, Table
 
 
 def swept(
@@ -78,7 +78,7 @@ def places_with_key(batch: Batch, key: str) -> list[int]:
 
 def _fits(machine: Machine, wanted: Wanted, part: slice) -> np.ndarray:
     table = machine.table
-    fits: np.ndarray = listed(list(wanted.states), len(State))[table.state[part]]
+    fits: np.ndarray = listed(list(wanted.states), DONE + 1)[table.state[part]]
     if wanted.topics:
         fits &= listed_topics(machine, wanted.topics)[table.topic[part]]
     due_ms = table.due_ms[part]

@@ -14,10 +14,10 @@ id_bytes        2      of its id at the start of the blob, 0 when the queue made
 extra_bytes     2      of its key and headers after the id
 max_attempts    2      its own, 0 for its topic's
 attempt         2      takes since it was put or kicked
-state           1      State; 0 for a free row
+state           1      State; 0 for a free row; DONE for the result of an acked message
 takes           4      number of its latest take, or, until then, where its put is in the journal
 lease_until_ms  8      end of the lease if LEASED, when it died if DEAD; else it means nothing
-expires_ms      8      0 for never
+expires_ms      8      0 for never; for a result, until when it is kept
 owner           4      number of the owner that holds it; means nothing unless LEASED
 id_entry        4      where the caller's id is among the known ids
 ==============  =====  ============================================================================
@@ -32,7 +32,10 @@ import numpy as np
 from dwell.message import I64, U8, U16, U32, U64, Rows, State
 from dwell.store.embedded.pool import Pool
 
-_STATES = len(State)
+#: The state of a row that is no message any more: the result of its ack is kept in its blob, which
+#: holds nothing else, until its expiry.
+DONE = len(State)
+_STATES = len(State) + 1
 #: Up to this many values a list is quicker than NumPy.
 _FEW = 64
 #: How many rows are summed before other tasks run.
@@ -87,7 +90,7 @@ class Table(Pool):
         super().__init__(TYPES)
         self._counts = np.zeros((64, _STATES), dtype=np.int64)
 
-    def move(self, rows: Rows, after: State) -> None:
+    def move(self, rows: Rows, after: int) -> None:
         """Change the state of distinct rows, and the counts with it."""
         before = self.state[rows]
         topics = self.topic[rows]
@@ -101,16 +104,16 @@ class Table(Pool):
         np.subtract.at(self._counts, (topics, before), 1)
         np.add.at(self._counts, (topics, np.uint8(after)), 1)
 
-    def count(self, topic: int, *states: State) -> int:
+    def count(self, topic: int, *states: int) -> int:
         """Return how many messages of a topic are in some states."""
         counts = self._counts_of(topic)
         return sum(counts.item(state) for state in states)
 
-    def total(self, *states: State) -> int:
+    def total(self, *states: int) -> int:
         """Return how many messages are in some states."""
         return int(self._counts[:, list(states)].sum())
 
-    def counts(self, topics: int, *states: State) -> I64:
+    def counts(self, topics: int, *states: int) -> I64:
         """Return how many messages each of the first topics has in each of some states."""
         self._counts_of(topics)
         counts: I64 = self._counts[:topics, list(states)]
@@ -123,6 +126,12 @@ class Table(Pool):
             live = self.state[rows] != State.GONE
             sizes = np.bincount(self.topic[rows][live], self.size_bytes[rows][live])
             yield sizes.astype(np.int64)
+
+    def are_messages(self, rows: Rows | U32 | slice) -> np.ndarray:
+        """Tell which rows have a message."""
+        state = self.state[rows]
+        messages: np.ndarray = (state != State.GONE) & (state != DONE)
+        return messages
 
     def are_begun(self, rows: Rows | slice) -> np.ndarray:
         """Tell which messages were taken and are not done."""

@@ -7,12 +7,15 @@ which take room on the disk; on a full disk, a verb that needs no room runs with
 import contextlib
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from dwell.clock import Clock
 from dwell.errors import DiskFull
 from dwell.message import EXPIRED
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.table import DONE
 from dwell.store.embedded.wheel import Wheel
 
 #: More than a record needs in addition to its rows: its header, an owner, and padding.
@@ -112,15 +115,19 @@ class Timekeeper:
             return
         room_bytes = self._core.journal.room.most_record_bytes - RECORD_BYTES
         most = max(min(self._core.limits.most_ended, room_bytes // rows.itemsize), 1)
-        left = rows
+        are_done = self._machine.table.state[rows] == DONE
+        forgotten, left = rows[are_done], rows[~are_done]
         try:
             while len(left):
                 self.write(Record(kind, now_ms, {"rows": left[:most]}, Meta(error=error)))
                 left = left[most:]
+            while len(forgotten):
+                self.write(Record(RecordKind.FORGET, now_ms, {"rows": forgotten[:most]}))
+                forgotten = forgotten[most:]
         except BaseException:
             # An unwritten end has not happened, and must come again: at its own time, because the
             # clock may be wrong now and be corrected before there is room.
-            wheel.put_back(left)
+            wheel.put_back(np.concatenate([left, forgotten]))
             raise
 
     def write(self, record: Record) -> None:

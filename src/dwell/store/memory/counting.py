@@ -44,6 +44,9 @@ class Counting(Store):
             for rows in slices(list(topic.rows.values()), _AT_ONCE):
                 sizes[name] = sizes.get(name, 0) + sum(map(_size_of, rows))
                 await asyncio.sleep(0)
+            for results in slices(list(topic.results.values()), _AT_ONCE):
+                sizes[name] = sizes.get(name, 0) + sum(len(result) for _, result in results)
+                await asyncio.sleep(0)
         return sizes
 
     async def count_urgent(self, topic: str, priority: int) -> int:

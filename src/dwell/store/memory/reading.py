@@ -6,12 +6,13 @@ import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
+from dwell.batch.outcome import UNKNOWN, Outcome
 from dwell.batch.page import Cursor, Page
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.message import U64, Message, State
 from dwell.store.memory.counting import Counting
 from dwell.store.memory.receipts import receipts_of, taken_rows
-from dwell.store.memory.rows import Row, batch_of, by_due, fitting
+from dwell.store.memory.rows import Row, Topic, batch_of, by_due, fitting
 from dwell.store.memory.sweeping import paged, swept
 
 
@@ -49,6 +50,12 @@ class Reading(Counting):
         rows = list(self._find(topic, ids))
         found = iter(self._batch([row for row in rows if row is not None], receipts=False))
         return [None if row is None else next(found) for row in rows]
+
+    async def results(self, topic: str, ids: Sequence[bytes]) -> list[Outcome]:
+        """Return the outcome of each message."""
+        self._enter()
+        known = self.topics.get(topic)
+        return [UNKNOWN if known is None else _outcome_of(known, id_) for id_ in texts_of(ids)]
 
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number."""
@@ -105,6 +112,15 @@ class Reading(Counting):
 
     def _batch(self, rows: list[Row], *, receipts: bool) -> Batch:
         return batch_of(rows, receipts_of(rows, self.number) if receipts else None)
+
+
+def _outcome_of(topic: Topic, id_: str) -> Outcome:
+    row = topic.rows.get(id_)
+    if row is not None:
+        return Outcome(str(row.state), error=row.error if row.state is State.DEAD else None)
+    if id_ in topic.results:
+        return Outcome("done", topic.results[id_][1])
+    return Outcome("done") if id_ in topic.remembered else UNKNOWN
 
 
 def _versions_of(rows: Sequence[Row]) -> U64:

@@ -118,6 +118,8 @@ class Topic:
     ready: list[Entry] = field(default_factory=list)
     counts: list[int] = field(default_factory=lambda: [0] * len(State))
     remembered: dict[str, int] = field(default_factory=dict)
+    #: The results of acked messages, and until when they are kept.
+    results: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     lanes: Lanes[Row] | None = None
     places: Iterator[int] = field(default_factory=partial(count, 1))
 
@@ -150,6 +152,13 @@ class Topic:
             if id_ in self.rows or id_ in seen:
                 raise IdExists(f"topic {self.name!r}: id {id_!r:.80} exists")
             seen.add(id_)
+
+    def forget(self, id_: str, until_ms: int) -> None:
+        """Forget what is remembered of an id until this time."""
+        if self.remembered.get(id_) == until_ms:
+            del self.remembered[id_]
+        if id_ in self.results and self.results[id_][0] == until_ms:
+            del self.results[id_]
 
     def configure(self, settings: TopicSettings) -> None:
         """Set the settings; ready rows are placed again if that matters."""

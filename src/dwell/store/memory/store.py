@@ -34,7 +34,7 @@ from dwell.message import (
 )
 from dwell.retries import retry_delay_ms
 from dwell.store.allowances import Allowances
-from dwell.store.base import Delays, Errors
+from dwell.store.base import AckResults, Delays, Errors
 from dwell.store.memory.deadlines import Deadlines
 from dwell.store.memory.log import EventLog
 from dwell.store.memory.reading import Reading, texts_of
@@ -75,6 +75,8 @@ class MemoryStore(Reading):
         self._log = EventLog(self._max_events)
         self._seen_ms = 0
         self._woken: Counter[str] = Counter()
+        #: The topics with messages that have ended since the last announcement.
+        self._over: set[str] = set()
         self._is_nearer = False
 
     async def open(self) -> None:
@@ -156,10 +158,11 @@ class MemoryStore(Reading):
         self._announce()
         return self._batch(rows, receipts=True)
 
-    async def ack(self, receipts: U64) -> U8:
+    async def ack(self, receipts: U64, results: AckResults = None) -> U8:
         """Delete messages that are done."""
         now_ms = self._enter()
-        return self._each_receipt(receipts, lambda row, _: self._ack(row, now_ms))
+        own = [None] * len(receipts) if results is None else results
+        return self._each_receipt(receipts, lambda row, at: self._ack(row, own[at], now_ms))
 
     async def release(
         self,
@@ -303,9 +306,7 @@ class MemoryStore(Reading):
             self._woken[name] += self.ready(name)
         while self._memories and self._memories[0][0] <= now_ms:
             until_ms, topic, id_ = heapq.heappop(self._memories)
-            remembered = self.topics[topic].remembered
-            if remembered.get(id_) == until_ms:
-                del remembered[id_]
+            self.topics[topic].forget(id_, until_ms)
         self._announce()
 
     def _turn_back(self, now_ms: int) -> None:
@@ -337,6 +338,10 @@ class MemoryStore(Reading):
                 # A taker that sees that the rate allows nothing does not ask.
                 self._note_short(self.topics[topic], self._seen_ms)
                 self.wake(topic, count)
+        if self._over:
+            over, self._over = self._over, set()
+            for topic in over.intersection(self.watched()):
+                self.ended(topic)
         if self._is_nearer:
             self._is_nearer = False
             self.plan()
@@ -367,11 +372,13 @@ class MemoryStore(Reading):
 
     def _bury(self, row: Row, kind: Kind, now_ms: int) -> None:
         self._move(row, State.DEAD)
+        self._over.add(row.topic.name)
         row.until_ms = now_ms
         self._log.note(kind, row, now_ms)
 
     def _forget(self, row: Row) -> None:
         self._move(row, State.GONE)
+        self._over.add(row.topic.name)
         del row.topic.rows[row.id]
         del self._numbered[row.arrival]
 
@@ -387,6 +394,7 @@ class MemoryStore(Reading):
         if room <= 0:
             return Result.DROPPED
         topic.rows[new.id] = new
+        topic.results.pop(new.id, None)
         self._numbered[new.arrival] = new
         self._wait(new, now_ms)
         self._log.note(Kind.PUT, new, now_ms)
@@ -421,15 +429,21 @@ class MemoryStore(Reading):
         row.until_ms = row.take = 0
         row.owner = ""
 
-    def _ack(self, row: Row, now_ms: int) -> Result:
+    def _ack(self, row: Row, result: bytes | None, now_ms: int) -> Result:
         self._end_lease(row)
         self._log.note(Kind.ACK, row, now_ms)
         self._forget(row)
-        remember_ms = row.topic.settings.remember_ms
-        if remember_ms and not row.id.startswith(QUEUE_ID_MARK):
-            until_ms = max(now_ms + remember_ms, row.topic.remembered.get(row.id, 0))
-            row.topic.remembered[row.id] = until_ms
-            heapq.heappush(self._memories, (until_ms, row.topic.name, row.id))
+        topic, is_made = row.topic, row.id.startswith(QUEUE_ID_MARK)
+        until_ms = now_ms + topic.settings.remember_ms
+        if until_ms == now_ms or (is_made and result is None):
+            return Result.ACKED
+        if result is not None:
+            topic.results[row.id] = until_ms, result
+            heapq.heappush(self._memories, (until_ms, topic.name, row.id))
+        if not is_made:
+            until_ms = max(until_ms, topic.remembered.get(row.id, 0))
+            topic.remembered[row.id] = until_ms
+            heapq.heappush(self._memories, (until_ms, topic.name, row.id))
         return Result.ACKED
 
     def _release(

@@ -48,11 +48,11 @@ VERBS = (
         "peek",
         "put",
     ),
-    *("recount", "release", "remember", "reschedule", "scan", "stale", "stats", "sweep"),
+    *("recount", "release", "remember", "reschedule", "results", "scan", "stale", "stats", "sweep"),
     *("take", "take_ids", "taken_from", "texts", "tick", "touch", "trim"),
 )
 #: Functions that Redis refuses when its memory is full: they add messages. The others add little.
-_NOT_WHEN_FULL = ("adopt", "put", "remember")
+_NOT_WHEN_FULL = ("adopt", "done", "put", "remember")
 
 #: The characters that a Lua string needs no escape for.
 _PLAIN = f"{string.ascii_letters}{string.digits} >_"

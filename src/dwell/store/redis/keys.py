@@ -41,6 +41,8 @@ class Keys:
         self.ids = f"{base}:ids:"
         self.earlier = f"{base}:earlier:"
         self.forgets = f"{base}:forgets"
+        self.results = f"{base}:results:"
+        self.watched = f"{base}:watched"
         self.owners = f"{base}:owners"
         self.owner = f"{base}:owner:"
         # Events and their counts.

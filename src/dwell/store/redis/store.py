@@ -10,12 +10,14 @@ import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
+from dwell.batch.outcome import Outcome
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.spans import Spans
 from dwell.batch.stats import ALL_TOPICS, Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
+from dwell.errors import StoreDamaged
 from dwell.message import (
     I64,
     MAX_BATCH_BYTES,
@@ -28,7 +30,7 @@ from dwell.message import (
     TopicSettings,
 )
 from dwell.slices import slices, tuples
-from dwell.store.base import Delays, Errors, Store
+from dwell.store.base import AckResults, Delays, Errors, Store
 from dwell.store.holding import most_held
 from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of, oldest_of
 from dwell.store.redis.log import Log
@@ -43,6 +45,7 @@ from dwell.store.redis.records import (
     place_of,
     versions_of,
 )
+from dwell.store.redis.results import ENDED_MARK, ack_with, outcomes
 from dwell.store.redis.scanning import Scanner
 from dwell.store.redis.settling import Settling
 from dwell.store.redis.shards import Shards, all_of, parts_of
@@ -52,6 +55,8 @@ from dwell.store.redis.ticking import Ticks
 
 #: A message whose wake was lost is found by a tick, this long after it at the latest.
 _FALLBACK_MS = 1_000
+#: For how long a topic counts as watched after somebody has looked.
+_WATCH_MS = 5 * _FALLBACK_MS
 #: How many topics are counted by due at a time, with one call each in flight.
 _TOPICS_AT_ONCE = 32
 #: An upper bound of n in a shard.
@@ -79,12 +84,13 @@ class RedisStore(Store):
 
     is_shared = True
     most_joined = 4000
+    untold_ms = _FALLBACK_MS
 
     def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
         self.shards = Shards(
             options_of(url, options),
             clock,
-            lambda topic, count: self.wake(topic, count),
+            self._heard,
             lambda: self.plan(),
             self._agree,
         )
@@ -121,6 +127,13 @@ class RedisStore(Store):
         await self._settling.close()
         await self._taking.close()
         await self.shards.close()
+
+    def _heard(self, topic: str, count: int) -> None:
+        """Wake takers of a topic, or those who wait for ends in it."""
+        if not topic.startswith(ENDED_MARK):
+            self.wake(topic, count)
+        elif topic[1:] in self.watched():
+            self.ended(topic[1:])
 
     def check(self) -> None:
         """Raise StoreClosed unless the store is open."""
@@ -209,9 +222,12 @@ class RedisStore(Store):
 
     # --- by receipt ---------------------------------------------------------------------------
 
-    async def ack(self, receipts: U64) -> U8:
+    async def ack(self, receipts: U64, results: AckResults = None) -> U8:
         """Delete messages that are done."""
-        return await self._by_receipt("ack", receipts, self._limits.acks)
+        if results is None:
+            return await self._by_receipt("ack", receipts, self._limits.acks)
+        self.check()
+        return await ack_with(self.shards, receipts, results)
 
     async def release(
         self,
@@ -297,6 +313,12 @@ class RedisStore(Store):
         await self.shards.everywhere(ids, ask)
         messages = {message.id: message for message in batch_of(list(found.values()))}
         return [messages.get(id_.decode()) for id_ in ids]
+
+    async def results(self, topic: str, ids: Sequence[bytes]) -> list[Outcome | StoreDamaged]:
+        """Return what came of messages."""
+        self.check()
+        watch_ms = _WATCH_MS if topic in self.watched() else 0
+        return list(await outcomes(self.shards, topic, ids, watch_ms))
 
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]:
         """Return topic and id of the message of each number."""

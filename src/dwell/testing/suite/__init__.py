@@ -28,6 +28,7 @@ from dwell.testing.suite.queries import Queries
 from dwell.testing.suite.rates import Rates
 from dwell.testing.suite.reading import Reading
 from dwell.testing.suite.receipts import Receipts
+from dwell.testing.suite.results import Results
 from dwell.testing.suite.sweeps import Sweeps
 from dwell.testing.suite.takes import Takes
 from dwell.testing.suite.times import Times
@@ -45,6 +46,7 @@ class StoreSuite(
     Fairness,
     Picks,
     Receipts,
+    Results,
     ByIdVerbs,
     Times,
     Notices,

@@ -4,7 +4,14 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dwell.server.http.schemas.words import KindWord, PutWord, ResultWord, StaleWord, StateWord
+from dwell.server.http.schemas.words import (
+    KindWord,
+    OutcomeWord,
+    PutWord,
+    ResultWord,
+    StaleWord,
+    StateWord,
+)
 
 # --- put --------------------------------------------------------------------------------------
 
@@ -243,10 +250,23 @@ class TopicsAnswer(Struct):
     next: str | None = None
 
 
+class OutcomeAnswer(Struct, omit_defaults=True):
+    """What came of a message: its state, and the result when done or the error when dead.
+
+    ``result`` is text, and ``result_base64`` replaces it for other bytes.
+    """
+
+    state: OutcomeWord
+    result: str | None = None
+    result_base64: str | None = None
+    error: str | None = None
+
+
 class StoreAnswer(Struct):
     """The store: its number, the server's version and time, and whether it takes messages.
 
-    ``keeps_calls``: whether it knows repeats of numbered requests.
+    ``keeps_calls``: whether it knows repeats of numbered requests; ``keeps_results``: whether it
+    keeps results of acks.
     """
 
     number: int
@@ -254,6 +274,7 @@ class StoreAnswer(Struct):
     now_ms: int
     is_draining: bool
     keeps_calls: bool = False
+    keeps_results: bool = True
 
 
 class StaleRow(Struct):

@@ -170,9 +170,28 @@ class OwnerQuery(Request):
 
 
 class AckRequest(Request):
-    """The receipts of messages that are done."""
+    """The receipts of messages that are done, and what came of them.
+
+    ``results`` has a result for each receipt, null for none: text, or any other JSON;
+    ``results_base64`` is for bytes.
+    """
 
     receipts: Receipts
+    results: Annotated[list[msgspec.Raw], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
+    results_base64: Annotated[list[str | None], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
+
+
+class TakenRequest(Request):
+    """Receipts of messages."""
+
+    receipts: Receipts
+
+
+class ResultQuery(Request):
+    """How long to wait until a message is over: ``wait``, or ``wait_ms``."""
+
+    wait: str | None = None
+    wait_ms: Wait = 0
 
 
 class ReleaseRequest(Request):

@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
+from dwell.batch.outcome import OUTCOME_STATES
 from dwell.message import Kind, Result, State
 
 
@@ -16,6 +17,7 @@ def _one_of(*words: object) -> Meta:
 
 
 StateWord: TypeAlias = Annotated[str, _one_of(*(state for state in State if state))]
+OutcomeWord: TypeAlias = Annotated[str, _one_of(*OUTCOME_STATES)]
 ResultWord: TypeAlias = Annotated[str, _one_of(*Result)]
 PutWord: TypeAlias = Annotated[
     str, _one_of(Result.CREATED, Result.KEPT, Result.REPLACED, Result.DROPPED, Result.LEASED)

@@ -10,7 +10,8 @@
 ``meta`` is MessagePack (class Meta). The columns of each kind are listed in SCHEMAS, one after
 another, ``count`` values each; before them, if ``flags`` is 1, the call number of each message (8
 bytes). ``meta`` and the blobs are filled up with zeros to a multiple of 8 bytes, as are the columns
-together. A blob is one message's id, extra and body, without gaps.
+together. A blob is one message's id, extra and body, without gaps, or the result of its ack
+(DONE, from format 4 on).
 """
 
 import itertools
@@ -49,6 +50,8 @@ class RecordKind(IntEnum):
     EXPIRE = 13
     CONFIGURE = 14
     COPY = 15
+    DONE = 16
+    FORGET = 17
 
 
 _BODY: dict[str, type[np.generic]] = {
@@ -82,6 +85,8 @@ SCHEMAS: dict[RecordKind, dict[str, type[np.generic]]] = {
     RecordKind.EXPIRE: _ROWS,
     RecordKind.CONFIGURE: {},
     RecordKind.COPY: {"rows": np.uint32, "size_bytes": np.uint32},
+    RecordKind.DONE: {"rows": np.uint32, "size_bytes": np.uint32},
+    RecordKind.FORGET: _ROWS,
 }
 
 

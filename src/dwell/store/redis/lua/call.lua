@@ -16,7 +16,8 @@ local OWN = 10
 local BYTES_AS_ONE = 2^15
 local call, pack, unpack_from, floor, now, ARGV, rest, INSTANCE, SLOT, SERIAL, SHARD, SHARDS, MAX_EVENTS, LIMITS
 local CALLS
--- The values of `meta` about the store, the engine's process and time: read at the start of a call.
+-- The values of `meta` about the store, the engine's process and time: read at the start of a call. In `over` the call
+-- notes the topics with messages that have ended.
 local META
 -- The names of the shard's keys, with a topic, a place or the like to be appended to a final colon; and the keys of
 -- each shard of this engine.
@@ -51,7 +52,7 @@ local function begin(keys, args, own)
   local of = call('HMGET', KEY.meta, 'store', 'engine', 'step', 'seen', 'turn', 'next')
   META = {
     own = args[9], store = of[1], engine = of[2], step = tonumber(of[3] or 1),
-    seen = tonumber(of[4] or 0), turn = of[5], next = tonumber(of[6] or 0),
+    seen = tonumber(of[4] or 0), turn = of[5], next = tonumber(of[6] or 0), over = {},
   }
 end
 
@@ -118,6 +119,11 @@ local function wake(topic, number)
   if number > 0 and not settings(topic).paused then woken[topic] = (woken[topic] or 0) + number end
 end
 
+-- What the verbs share about results; `ends` are the events after which nothing more happens to a message by itself.
+local results = {ends = {
+  [KIND.ack] = true, [KIND.exhaust] = true, [KIND.expire] = true, [KIND.bury] = true, [KIND.cancel] = true,
+}}
+
 local function add_total(kind, number)
   totals[kind] = (totals[kind] or 0) + number
   happened = happened + number
@@ -126,12 +132,14 @@ end
 -- Note an event of one message, or of all messages of a block.
 local function note(kind, topic, id, due, attempt)
   add_total(kind, 1)
+  if results.ends[kind] then META.over[topic] = true end
   log[#log + 1] = pack(NOTE, 0, kind, #topic, due, attempt, #id) .. topic .. id
 end
 
 local function note_block(kind, n, block, attempt, names)
   if block.live == 0 then return end
   add_total(kind, block.live)
+  if results.ends[kind] then META.over[block.topic] = true end
   if #names > block.names then names = names:sub(1, block.names) end
   log[#log + 1] = pack(BLOCK_NOTE, 1, kind, n, attempt, block.live, #names)
   log[#log + 1] = names

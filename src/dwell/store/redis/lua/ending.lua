@@ -27,11 +27,25 @@ local function wake_for_ended()
   end
 end
 
+-- Name the topics that somebody watches and whose messages have ended among the woken: behind a byte of 0.
+local function tell_watchers()
+  if not next(META.over) or call('EXISTS', KEY.watched) == 0 then return end
+  for topic in pairs(META.over) do
+    local ends = tonumber(call('HGET', KEY.watched, topic) or nil)
+    if ends and ends > now then
+      woken['\000' .. topic] = 1
+    elseif ends then
+      call('HDEL', KEY.watched, topic)
+    end
+  end
+end
+
 -- Write the changes; return the next deadline, and pairs of topic and number of new messages.
 function finish()
   open_lanes()
   wake_for_ended()
   write_log()
+  tell_watchers()
   for topic, of in pairs(counts) do
     for state, delta in pairs(of) do
       if delta ~= 0 then call('HINCRBY', KEY.counts .. topic, state, delta) end

@@ -19,6 +19,37 @@ local function free_id(topic, id)
   call('HDEL', KEY.ids .. topic, id)
 end
 
+-- The result of an ack is a field of `results`: 6 bytes of the time until it is kept, and the result.
+function results.of(topic, id)
+  local value = call('HGET', KEY.results .. topic, id)
+  local ends = value and unpack_from('>I6', value)
+  return ends and ends > now and value:sub(7) or nil, ends
+end
+
+-- Note when some ids are to be forgotten; return how many entries that takes.
+function results.plan(topic, names, ends)
+  local most = LIMITS.forgotten
+  for at = 1, #names, most do
+    local part = {unpack(names, at, math.min(at + most - 1, #names))}
+    part[#part + 1] = topic
+    call('ZADD', KEY.forgets, ends, cmsgpack.pack(part))
+  end
+  return math.ceil(#names / most)
+end
+
+-- Keep results of acks, `kept` has id and result alternating, unless the topic remembers nothing. Return as `plan` does.
+function results.keep(topic, kept)
+  local ends = now + settings(topic).remember_ms
+  if ends <= now then return 0 end
+  local fields, names, head = {}, {}, pack('>I6', ends)
+  for i = 1, #kept, 2 do
+    fields[#fields + 1], fields[#fields + 2] = kept[i], head .. kept[i + 1]
+    names[#names + 1] = kept[i]
+  end
+  many('HSET', KEY.results .. topic, fields)
+  return results.plan(topic, names, ends)
+end
+
 -- Remember acked ids, or free them when the topic remembers none.
 local function remember(topic, names)
   local earlier = call('EXISTS', KEY.earlier .. topic) == 1 and KEY.earlier .. topic
@@ -36,13 +67,7 @@ local function remember(topic, names)
   end
   many('HDEL', KEY.ids .. topic, old)
   many('HSET', KEY.ids .. topic, fields)
-  local most = LIMITS.forgotten
-  for at = 1, #names, most do
-    local part = {unpack(names, at, math.min(at + most - 1, #names))}
-    part[#part + 1] = topic
-    call('ZADD', KEY.forgets, ends, cmsgpack.pack(part))
-  end
-  return math.ceil(#names / most)
+  return results.plan(topic, names, ends)
 end
 
 local function forget(n, r)

@@ -1,4 +1,6 @@
 -- Places: which numbers exist, 512 in a set of small integers.
+local enter, leave
+do
 local function by_dir(numbers)
   local dirs = {}
   for i = 1, #numbers do
@@ -10,18 +12,19 @@ local function by_dir(numbers)
   return dirs
 end
 
-local function enter(numbers)
+function enter(numbers)
   for dir, of in pairs(by_dir(numbers)) do
     call('SADD', KEY.dir .. dir, unpack(of))
     call('ZADD', KEY.dirs, dir, dir)
   end
 end
 
-local function leave(numbers)
+function leave(numbers)
   for dir, of in pairs(by_dir(numbers)) do
     call('SREM', KEY.dir .. dir, unpack(of))
     if call('EXISTS', KEY.dir .. dir) == 0 then call('ZREM', KEY.dirs, dir) end
   end
+end
 end
 
 local function member(n) return pack('>I7', n) end

@@ -49,17 +49,27 @@ local function promote(topic, budget)
   return budget
 end
 
--- Drop some of the acked ids whose time is over.
+local function forget_results(topic, names)
+  local found, old = call('HMGET', KEY.results .. topic, unpack(names)), {}
+  for i = 1, #names do
+    if found[i] and unpack_from('>I6', found[i]) <= now then old[#old + 1] = names[i] end
+  end
+  if #old > 0 then call('HDEL', KEY.results .. topic, unpack(old)) end
+end
+
+-- Drop some of the acked ids whose time is over, with their results.
 function forget_some(number)
   for _, text in ipairs(call('ZRANGEBYSCORE', KEY.forgets, '-inf', now, 'LIMIT', 0, number)) do
     local names = cmsgpack.unpack(text)
-    local name = KEY.ids .. table.remove(names)
+    local topic = table.remove(names)
+    local name = KEY.ids .. topic
     local found, old = call('HMGET', name, unpack(names)), {}
     for i = 1, #names do
       local ends = remembered_until(found[i])
       if ends and ends <= now then old[#old + 1] = names[i] end
     end
     if #old > 0 then call('HDEL', name, unpack(old)) end
+    if call('EXISTS', KEY.results .. topic) == 1 then forget_results(topic, names) end
     call('ZREM', KEY.forgets, text)
   end
 end

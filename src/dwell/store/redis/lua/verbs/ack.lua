@@ -1,9 +1,23 @@
 -- Delete messages that are done. The list: groups of receipts: first number of a block in 7 bytes, take in 4, slots in
 -- 1 each. Answers {a byte for each receipt: acked or stale; finish()}, for the first groups only when lanes or large
 -- messages make the call long: the caller sends the others again.
-verb('ack', 0, kept(function()
+--
+-- `done` does so with results to keep: the number of receipts in 4 bytes, for each of them in 4 bytes 0, or 1 and the
+-- size of its result, and the results. It is refused when the memory is full, which ack is not.
+do
+local function ack(results_of)
   settle()
   local ids, cost = {}, 0
+  -- The results to keep by topic, id and result alternating; the number of receipts before the present group.
+  local own, before = {}, 0
+
+  local function keep(topic, id, at)
+    local result = results_of and results_of[before + at]
+    if not result then return end
+    local of = own[topic]
+    if not of then of = {}; own[topic] = of end
+    of[#of + 1], of[#of + 2] = id, result
+  end
 
   local function forget_id(topic, id)
     if is_made(id) then return end
@@ -12,9 +26,13 @@ verb('ack', 0, kept(function()
     names[#names + 1] = id
   end
 
-  -- Ack the rest of a block, as a whole.
-  local function ack_whole(n, b)
+  -- Ack the rest of a block, as a whole; `marks` has the places of the slots in the group.
+  local function ack_whole(n, b, marks)
     local text = names_at(n, b)
+    if results_of then
+      local names = ids_of(text, b, n)
+      for slot, at in pairs(marks) do keep(b.topic, names[slot + 1], at) end
+    end
     count(b.topic, 'leased', -b.live)
     if b.own_ids then
       local names, all, index = ids_of(text, b, n), ids[b.topic] or {}, index_of(text, b)
@@ -50,6 +68,7 @@ verb('ack', 0, kept(function()
       if marks[slot] == i then
         number = number + 1
         if b.own_ids then forget_id(b.topic, names[slot + 1]) end
+        keep(b.topic, names[slot + 1], i)
         note(KIND.ack, b.topic, names[slot + 1], index[3 * slot + 2], b.attempt)
         set_gone(n, b, slot)
       end
@@ -86,6 +105,7 @@ verb('ack', 0, kept(function()
         note(KIND.ack, r.topic, r.id, r.due, r.attempt)
         if r.owner ~= '' then call('SREM', KEY.owner .. r.owner, names[i]) end
         forget_id(r.topic, r.id)
+        keep(r.topic, r.id, i)
       else
         results[i] = RESULT.stale
       end
@@ -98,7 +118,7 @@ verb('ack', 0, kept(function()
     return table.concat(results)
   end
 
-  local results = {}
+  local told = {}
   for i = rest, #ARGV do
     local n, take = unpack_from('>I7I4', ARGV[i])
     local slots, marks = ARGV[i]:sub(12), {}
@@ -107,9 +127,10 @@ verb('ack', 0, kept(function()
     local all, keys, names = is_alone, nil, nil
     if b and settings(b.topic).ordered then keys, names = keys_at(n, b) end
     -- Messages taken out of the block may be acked with it.
-    if b and not is_alone then marks, all = marks_of(n, b, slots) end
-    if all then ack_whole(n, b) elseif b then ack_part(n, b, slots, marks) end
-    results[#results + 1] = is_alone and string.rep(RESULT.acked, b.live) or ack_loose(n, take, slots, marks)
+    if b and (results_of or not is_alone) then marks, all = marks_of(n, b, slots) end
+    if all then ack_whole(n, b, marks) elseif b then ack_part(n, b, slots, marks) end
+    told[#told + 1] = is_alone and string.rep(RESULT.acked, b.live) or ack_loose(n, take, slots, marks)
+    before = before + #slots
     if keys then
       cost = cost + leave_fronts(n, b, not all and marks, keys, names)
     end
@@ -118,7 +139,20 @@ verb('ack', 0, kept(function()
 
   local parts = 0
   for topic, names in pairs(ids) do parts = parts + remember(topic, names) end
+  for topic, kept_ones in pairs(own) do parts = parts + results.keep(topic, kept_ones) end
   -- As many ids are dropped as are remembered, or the number to drop would only grow.
   if parts > 1 then forget_some(parts) end
-  return {table.concat(results), finish()}
+  return {table.concat(told), finish()}
+end
+
+verb('ack', 0, kept(function() return ack() end))
+verb('done', 1, kept(function(given)
+  local size, found = unpack_from('>I4', given), {}
+  local start = 5 + 4 * size
+  for at = 1, size do
+    local length = unpack_from('>I4', given, 4 * at + 1)
+    if length > 0 then found[at] = given:sub(start, start + length - 2); start = start + length - 1 end
+  end
+  return ack(found)
 end))
+end

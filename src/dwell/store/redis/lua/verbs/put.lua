@@ -71,6 +71,7 @@ verb('put', 7, function(topic, on_conflict, whose, is_sorted, counted_ms, least,
 
   -- The existing ids, and the remembered ids.
   local there, earlier, is_clean = {}, {}, whose ~= '2' and versions == ''
+  local has_results = own and call('EXISTS', KEY.results .. topic) == 1
   if own then
     local found = look_up('HMGET', IDS, ids)
     for i = 1, total do
@@ -162,6 +163,7 @@ verb('put', 7, function(topic, on_conflict, whose, is_sorted, counted_ms, least,
       if own then
         call('HSET', IDS, r.id, pack('>I6', n))
         if earlier[r.id] then call('HSET', KEY.earlier .. topic, r.id, earlier[r.id]) end
+        if has_results then call('HDEL', KEY.results .. topic, r.id) end
         there[r.id] = n
       end
       enter({n})

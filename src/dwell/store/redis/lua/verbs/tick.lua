@@ -5,7 +5,7 @@ verb('tick', 0, function()
   local done = finish()
 
   local function has_nothing(topic)
-    local names = {KEY.delayed .. topic, KEY.ready .. topic, KEY.dead .. topic, KEY.expiring .. topic, KEY.earlier .. topic}
+    local names = {KEY.delayed .. topic, KEY.ready .. topic, KEY.dead .. topic, KEY.expiring .. topic, KEY.earlier .. topic, KEY.results .. topic}
     if call('EXISTS', unpack(names)) > 0 or call('HEXISTS', KEY.topics, topic) == 1 then return false end
     -- The single field with an empty name is not an id.
     return call('HLEN', KEY.ids .. topic) == call('HEXISTS', KEY.ids .. topic, '')

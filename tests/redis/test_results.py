@@ -1,0 +1,111 @@
+"""Results on Redis: over instances and shards, in blocks or not, and when memory is full."""
+
+import asyncio
+
+import pytest
+
+import dwell
+from dwell import Outcome, Result
+from dwell.errors import StoreFull
+from dwell.store.redis import store
+from tests.redis.servers import redis_server
+from tests.waiting import PATIENCE_S, until_async
+
+
+def prefixed(url, name, shards=1):
+    return f"{url}?prefix={name}&shards={shards}"
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_other_instances_are_told_of_an_end(redis_url, monkeypatch, shards):
+    """With looks a minute apart only the channel can tell them in time."""
+    url = prefixed(redis_url, f"told{shards}", shards)
+    monkeypatch.setattr(store, "_FALLBACK_MS", 60_000)
+    monkeypatch.setattr(store, "_WATCH_MS", 120_000)
+    monkeypatch.setattr(store.RedisStore, "untold_ms", 60_000)
+    async with dwell.open(url) as worker, dwell.open(url) as producer:
+        for id_, key in (("1", None), ("2", "k"), ("3", "k")):
+            await producer.put("t", b"", id=id_, key=key)
+            wait = asyncio.create_task(producer.result("t", id_, wait="30s"))
+            await until_async(lambda: bool(producer._watchers.topics))
+            # It counts as watched once the producer has looked.
+            await producer.result("t", id_)
+            (message,) = await worker.take("t", wait=PATIENCE_S)
+            await worker.ack(message, result=id_)
+            assert await asyncio.wait_for(wait, 20) == Outcome("done", id_.encode())
+
+
+async def test_end_that_was_not_told_is_found(redis_url, monkeypatch):
+    """A message on the channel may be lost."""
+    url = prefixed(redis_url, "untold")
+    async with dwell.open(url) as worker, dwell.open(url) as producer:
+        monkeypatch.setattr(producer.store, "ended", lambda topic: None)
+        await producer.put("t", b"", id="1")
+        wait = asyncio.create_task(producer.result("t", "1", wait=PATIENCE_S))
+        await until_async(lambda: bool(producer._watchers.topics))
+        await worker.ack(await worker.take("t", wait=PATIENCE_S), results=["found"])
+        assert (await wait).result == b"found"
+
+
+@pytest.mark.parametrize("part", [64, 20, 1])
+async def test_blocks_are_acked_with_results_in_any_part(redis_url, part):
+    """Whole, in parts and one by one, in any order; of made ids and of callers' own."""
+    url = prefixed(redis_url, f"blocks{part}")
+    async with dwell.open(url) as queue:
+        for ids in (None, [str(n) for n in range(200)]):
+            await queue.put_many("t", [b"x"] * 200, ids=ids)
+            batch = await queue.take("t", 200)
+            order = batch if part == 64 else batch[::-1]
+            for start in range(0, 200, part):
+                some = order[start : start + part]
+                results = [None if n % 5 == 0 else id_ for n, id_ in enumerate(some.ids)]
+                assert set(await queue.ack(some, results=results)) == {Result.ACKED}
+                found = [await queue.result("t", id_) for id_ in some.ids]
+                if ids is not None or part > 1:
+                    assert [one.result for one in found] == [r and r.encode() for r in results]
+        assert (await queue.stats()).topics["t"].leased == 0
+        assert await queue.find_stale() == []
+
+
+async def test_large_results_go_in_parts(redis_url):
+    async with dwell.open(prefixed(redis_url, "large")) as queue:
+        await queue.put_many("t", [b"x"] * 12, ids=[str(n) for n in range(12)])
+        batch = await queue.take("t", 12)
+        results = [id_.encode() * 900_000 for id_ in batch.ids]
+        results = [result[:900_000] for result in results]
+        assert set(await queue.ack(batch, results=results)) == {Result.ACKED}
+        found = await queue.store.results("t", [id_.encode() for id_ in batch.ids])
+        assert [one.result for one in found] == results
+
+
+async def test_results_are_forgotten_in_the_engine(redis_url):
+    """Nothing of them is left once their time is over."""
+    async with dwell.open(prefixed(redis_url, "forgot")) as queue:
+        await queue.configure("t", remember_ms=200)
+        await queue.put_many("t", [b"x"] * 1000)
+        await queue.ack(await queue.take("t", 1000), results=[b"r"] * 1000)
+        engine = queue.store.shards.engine
+        name = engine.keys(0).results + "t"
+        assert await engine.ask("HLEN", name) == 1000
+        await asyncio.sleep(0.25)
+
+        async def is_empty() -> bool:
+            await queue.stats()
+            return not await engine.ask("EXISTS", name)
+
+        for _ in range(200):
+            if await is_empty():
+                break
+            await asyncio.sleep(0.05)
+        assert await is_empty()
+
+
+async def test_full_memory_refuses_results_and_no_ack():
+    with redis_server() as server:
+        async with dwell.open(server.url, timeout=2) as queue:
+            await queue.put_many("t", [b"x"] * 2, ids=["1", "2"])
+            batch = await queue.take("t", 2)
+            await queue.store.shards.engine.ask("CONFIG", "SET", "maxmemory", "1mb")
+            with pytest.raises(StoreFull):
+                await queue.ack(batch[0], result=b"r" * 1000)
+            assert set(await queue.ack(batch)) == {Result.ACKED}
