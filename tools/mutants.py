@@ -31,8 +31,8 @@ from bench.postgres import postgres_server
 
 ROOT = Path(__file__).parents[1]
 _PARTS = ("src", "tests", "examples", "bench", "tools", "docs", "pyproject.toml", "README.md")
-#: Tests wait often: a run more than there are cores.
-_AT_ONCE = (os.cpu_count() or 1) + 1
+#: Tests wait often, and those that a defect keeps waiting do nothing else.
+_AT_ONCE = 2 * (os.cpu_count() or 1) + 1
 _MOST_S = 600
 #: What runs import and no mutant changes is loaded once, in the process that each run is a fork of.
 _LOADED = ["pytest", "pytest_asyncio.plugin", "schemathesis.pytest.plugin", "hypothesis.stateful"]
