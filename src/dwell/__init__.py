@@ -65,6 +65,7 @@ from dwell.message import Kind, Message, Result, State, TopicSettings
 from dwell.queue import Queue
 from dwell.queue.codec import TypedMessage
 from dwell.queue.schedules.schedule import Planned, Schedule
+from dwell.queue.then import Then
 from dwell.threads.sync import SyncQueue
 
 __all__ = [
@@ -128,6 +129,7 @@ __all__ = [
     "StoreTooNew",
     "Sweep",
     "SyncQueue",
+    "Then",
     "TopicFull",
     "TopicSettings",
     "TopicStats",

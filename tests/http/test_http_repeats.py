@@ -90,7 +90,10 @@ async def test_a_repeat_after_a_lost_answer_is_told_what_was_done(tmp_path, toke
             assert own.result is Result.CREATED
             assert await after_a_lost_answer(queue.cancel("t", "own")) is Result.CANCELLED
             first, second, third = await queue.take("t", 10, lease="1h")
-            assert await after_a_lost_answer(queue.ack(first)) is Result.ACKED
+            then = dwell.Then("next", "x", result="r")
+            assert await after_a_lost_answer(queue.ack(first, then=then)) is Result.ACKED
+            assert (await queue.stats()).topics["next"].ready == 1
+            assert (await queue.result("t", first.id)).result == b"r"
             assert await after_a_lost_answer(queue.release(second)) is Result.RELEASED
             assert await after_a_lost_answer(queue.bury(third)) is Result.BURIED
             assert await after_a_lost_answer(queue.kick("t", third.id)) is Result.KICKED

@@ -190,7 +190,17 @@ def test_what_needs_no_right_is_known():
 
 #: What a token opens that only reads: it changes nothing, and hands over no receipt.
 OPEN_TO_READ = {
-    *("peek", "get", "get_one", "named", "get_schedule", "list_schedules", "list_messages", "find"),
+    *(
+        "peek",
+        "get",
+        "get_one",
+        "result",
+        "named",
+        "get_schedule",
+        "list_schedules",
+        "list_messages",
+        "find",
+    ),
     *("sweep", "events", "rights", "overview", "load", "oldest", "holders", "health", "watch"),
     *("history", "reasons", "topics", "stats", "sizes", "settings", "store"),
 }

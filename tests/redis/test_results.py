@@ -6,7 +6,7 @@ import pytest
 
 import dwell
 from dwell import Outcome, Result
-from dwell.errors import StoreFull
+from dwell.errors import InvalidInput, StoreFull
 from dwell.store.redis import store
 from tests.redis.servers import redis_server
 from tests.waiting import PATIENCE_S, until_async
@@ -109,3 +109,45 @@ async def test_full_memory_refuses_results_and_no_ack():
             with pytest.raises(StoreFull):
                 await queue.ack(batch[0], result=b"r" * 1000)
             assert set(await queue.ack(batch)) == {Result.ACKED}
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_chains_move_each_message_once(redis_url, shards):
+    """Several takers on two instances, with leases that end under them."""
+    url = prefixed(redis_url, f"chain{shards}", shards)
+    async with dwell.open(url) as one, dwell.open(url) as other:
+        await one.put_many("s0", [str(n) for n in range(200)])
+
+        async def work(queue):
+            for turn in range(12):
+                for step in range(3):
+                    batch = await queue.take(f"s{step}", 20, lease="20ms" if turn < 6 else "1m")
+                    await asyncio.sleep(0.01)
+                    thens = [dwell.Then(f"s{step + 1}", message.body) for message in batch]
+                    acks = map(lambda m, then: queue.ack(m, then=then), batch, thens)
+                    await asyncio.gather(*acks)
+
+        await asyncio.gather(*(work(queue) for queue in (one, other, one, other)))
+        bodies = []
+        for step in range(4):
+            for state in ("delayed", "ready", "leased", "dead"):
+                async for batch in one.pages(f"s{step}", state):
+                    bodies += batch.bodies
+        assert sorted(bodies) == sorted(str(n).encode() for n in range(200))
+        assert await one.find_stale() == []
+
+
+async def test_follow_up_of_another_shard_is_refused_and_nothing_done(redis_url):
+    async with dwell.open(prefixed(redis_url, "shards", 4)) as queue:
+        await queue.put("t", b"", id="1")
+        (message,) = await queue.take("t")
+        refused = 0
+        for number in range(40):
+            try:
+                await queue.ack(message, then=dwell.Then("u", b"", id=f"{number}", key=f"{number}"))
+                break
+            except InvalidInput as error:
+                refused += "belongs to shard" in str(error)
+                assert (await queue.result("t", "1")).state == "leased"
+        assert (await queue.stats()).topics["u"].ready == 1
+        assert refused == number

@@ -215,12 +215,14 @@ class ObservedStore(EmbeddedStore):
         call = EmbeddedStore.held(self, owner)
         return await self._observe(predict, call, check, lambda batch: len(batch) > 0)
 
-    async def ack(self, receipts: U64, results: AckResults = None, **calls: Any) -> U8:
+    async def ack(
+        self, receipts: U64, results: AckResults = None, then: Puts | None = None, **calls: Any
+    ) -> U8:
         """Say that messages are done, and let the model do so."""
         leases = self._leases_of(receipts)
         return await self._observe_each(
             lambda model: model.ack(leases, results),
-            EmbeddedStore.ack(self, receipts, results, **calls),
+            EmbeddedStore.ack(self, receipts, results, then, **calls),
             f"ack {leases}",
         )
 

@@ -292,13 +292,16 @@ class HttpStore(Counting):
 
     # --- by receipt ---------------------------------------------------------------------------
 
-    async def ack(self, receipts: U64, results: AckResults = None) -> U8:
+    async def ack(self, receipts: U64, results: AckResults = None, then: Puts | None = None) -> U8:
         """Forget messages that are done."""
-        if results is None:
+        if results is None and then is None:
             return await self._by_receipt("ack", ReceiptColumns(packed_receipts(receipts)))
         if not self._keeps_results:
             raise StoreError("results: the server is of a version that keeps none; upgrade it")
-        how = ReceiptColumns(packed_receipts(receipts), results=list(results))
+        how = ReceiptColumns(packed_receipts(receipts))
+        how.results = None if results is None else list(results)
+        if then is not None:
+            how.then, how.then_topic = columns_of_puts(then), then.topic
         return await self._by_receipt("ack", how)
 
     async def release(

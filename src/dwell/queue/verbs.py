@@ -12,19 +12,22 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.outcome import Outcome
 from dwell.batch.page import Cursor
+from dwell.batch.puts import Puts, check_extra_size
 from dwell.batch.results import Results, results_of
 from dwell.errors import ForeignReceipt, InvalidInput, InvalidTime, StoreClosed, StoreDamaged
 from dwell.given import columns, values
 from dwell.given.receipts import given_receipts, joined_receipts, receipt_bytes
+from dwell.given.rows import row_of
 from dwell.given.values import Delay, Due
 from dwell.message import I64, U8, U64, Message, Result, State
 from dwell.queue.bulk import cut_results
 from dwell.queue.calling import numbered
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
+from dwell.queue.then import Then
 from dwell.queue.turns import Turns
 from dwell.queue.watchers import Watchers
-from dwell.store.base import Errors, RemoteStore, Store
+from dwell.store.base import AckResults, Errors, RemoteStore, Store
 
 #: The argument of a verb by receipt: a taken message or its receipt, or many of them.
 Taken: TypeAlias = Message | str
@@ -74,7 +77,9 @@ class Verbs:
     # --- by receipt ---------------------------------------------------------------------------
 
     @overload
-    async def ack(self, what: Taken, *, result: object = None) -> Result: ...  # type: ignore[overload-overlap]
+    async def ack(  # type: ignore[overload-overlap]
+        self, what: Taken, *, result: object = None, then: Then | None = None
+    ) -> Result: ...
     @overload
     async def ack(self, what: ManyTaken, *, results: Sequence[object] | None = None) -> Results: ...
     async def ack(
@@ -83,24 +88,34 @@ class Verbs:
         *,
         result: object = None,
         results: Sequence[object] | None = None,
+        then: Then | None = None,
     ) -> Result | Results:
         """Report messages as done, and remove them: ``acked`` or ``stale``.
 
         ``what`` is a taken message or its receipt (a single answer), or a batch or a sequence of
         them (an answer for each). The ``result`` of a single message, or ``results`` with a value
         or None for each of many, is kept for the topic's ``remember_ms``, so that :meth:`result`
-        returns it; it is bytes, text, or any value that JSON can encode, of 1 MiB at most. Raises
-        InvalidReceipt, ForeignReceipt, BatchTooLarge, and InvalidBody for a result.
+        returns it; it is bytes, text, or any value that JSON can encode, of 1 MiB at most.
+
+        ``then`` is a message to be put in the same step as the ack of a single one, exactly if the
+        ack counts: ``then=Then("next", body, delay="1h")``. An id that exists is kept. If its topic
+        is full and refuses it, TopicFull is raised and nothing is done; on a Redis with several
+        shards an id or key of another shard raises InvalidInput. Raises InvalidReceipt,
+        ForeignReceipt, BatchTooLarge, and InvalidBody for a result.
         """
         if isinstance(what, Message | str):
             if results is not None:
                 raise InvalidInput("results: got one message, expected result")
+            if then is not None:
+                return await self._ack_then(what, result, then)
             if result is None:
                 return await self._acks.call(None, self._receipt(what))
             data = values.body(result, "result")
             return await self._dones.call(None, (self._receipt(what), data), len(data))
         if result is not None:
             raise InvalidInput("result: got many messages, expected results, one for each")
+        if then is not None:
+            raise InvalidInput("then: got many messages, expected one")
         self.check_open()
         receipts = given_receipts(what)
         own = None if results is None else columns.results(results, len(receipts))
@@ -108,7 +123,31 @@ class Verbs:
             return _nothing()
         if own is None:
             return await self._bulk_acks.call(None, receipts, count=len(receipts))
-        return Results(await self._store.ack(receipts, own, **numbered(len(receipts))))
+        calls: dict[str, Any] = numbered(len(receipts))
+        return Results(await self._store.ack(receipts, own, **calls))
+
+    async def _ack_then(self, what: Taken, result: object, then: Then) -> Result:
+        """Ack a message, and put another in the same step."""
+        if not isinstance(then, Then):
+            raise values.refusal(InvalidInput, "then", then, "a Then")
+        receipts = joined_receipts([self._receipt(what)])
+        result = then.result if result is None else result
+        results = None if result is None else [values.body(result, "result")]
+        topic, body = values.topic(then.topic, "then.topic"), values.body(then.body, "then.body")
+        levels_ms: Sequence[int] = ()
+        self.check_open()
+        if then.options.get("delay_level") is not None:
+            levels_ms = (await self._store.settings(topic)).delay_levels_ms
+        now_ms = self._store.clock.now_ms()
+        row = row_of(body, now_ms, levels_ms, "then.{}".format, **then.options)
+        check_extra_size(len(row.extra))
+        puts = Puts.of_rows(topic, [row])
+        return (await self.ack_puts(receipts, results, puts))[0]
+
+    async def ack_puts(self, receipts: U64, results: AckResults, then: Puts) -> Results:
+        """Ack one message and put another, whose values were checked already."""
+        self.check_open()
+        return Results(await self._store.ack(receipts, results, then, **numbered(1)))
 
     @overload
     async def release(  # type: ignore[overload-overlap]

@@ -206,10 +206,13 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def ack(self, receipts: U64, results: AckResults = None) -> U8:
+    async def ack(self, receipts: U64, results: AckResults = None, then: Puts | None = None) -> U8:
         """Delete messages that are done: ``acked`` or ``stale``.
 
-        ``results``, one for each message or None, are kept for :meth:`results`.
+        ``results``, one for each message or None, are kept for :meth:`results`. ``then`` is one
+        message beside the ack of one: if that counts, it is put in the same step, before the ack,
+        and kept where its id exists; a stale receipt puts nothing. Raises TopicFull, and
+        InvalidInput if the store cannot do both in one step; then neither is done.
         """
 
     @abstractmethod

@@ -383,6 +383,28 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(_has_receipts)
     @rule(
+        picks=some_picks, result=a_result, topic=a_topic, draft=some_drafts, is_made=st.booleans()
+    )
+    def ack_then(
+        self, picks: list[int], result: bytes | None, topic: str, draft: list[Draft], is_made: bool
+    ) -> None:
+        """Report a message as done, and put another in the same step."""
+        leases, receipts = self.receipts.picked(picks[:1], self.model)
+        entry = self._entry(f"{OPEN}0" if is_made else draft[0].id, draft[0])
+        answers = self.do(
+            lambda model: model.ack(leases, [result], (topic, entry)),
+            lambda store: store.ack(
+                receipts, [result], puts_of(topic, [entry], own_ids=not is_made)
+            ),
+        )
+        if is_made and (topic, entry.id) in self.model.items:
+            views = self.ask(lambda store: view_of_store(store, TOPICS))
+            self.ids.find_made(self.model, views)
+        if answers is not None:
+            same(*answers)
+
+    @precondition(_has_receipts)
+    @rule(
         picks=some_picks,
         delay_ms=st.none() | a_delay_ms | st.lists(a_delay_ms, min_size=4, max_size=4),
         error=an_error | st.lists(an_error, min_size=4, max_size=4),

@@ -331,8 +331,18 @@ class Model:
         item.lease_until_ms = self.now_ms + (lease_ms or own_lease_ms)
         self._note(Kind.TAKE, item)
 
-    def ack(self, leases: Sequence[int], results: AckResults = None) -> list[Result]:
-        """Delete messages that are done; a caller's own id is remembered, and each result."""
+    def ack(
+        self,
+        leases: Sequence[int],
+        results: AckResults = None,
+        then: tuple[str, Entry] | None = None,
+    ) -> list[Result]:
+        """Delete messages that are done; a caller's own id is remembered, and each result.
+
+        ``then`` is put into a topic if the single ack counts.
+        """
+        if then is not None and any(item.lease == leases[0] != 0 for item in self.items.values()):
+            self.put(then[0], [then[1]], "keep")
 
         def ack(item: Item, at: int) -> Result:
             self._note(Kind.ACK, item)

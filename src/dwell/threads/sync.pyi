@@ -35,8 +35,10 @@ from dwell.queue.schedules.schedule import Planned
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.selecting import States, Which
 from dwell.queue.tables import OnBad, OnPut
+from dwell.queue.then import Then
 from dwell.queue.typed import Typed
 from dwell.queue.verbs import ManyTaken, Taken, Versions
+from dwell.store.base import AckResults
 from dwell.threads.bridge import LoopThread
 
 T = TypeVar("T")
@@ -164,9 +166,10 @@ class SyncQueue:
         dry_run: bool = False,
     ) -> Changed: ...
     @overload
-    def ack(self, what: Taken, *, result: object = None) -> Result: ...
+    def ack(self, what: Taken, *, result: object = None, then: Then | None = None) -> Result: ...
     @overload
     def ack(self, what: ManyTaken, *, results: Sequence[object] | None = None) -> Results: ...
+    def ack_puts(self, receipts: U64, results: AckResults, then: Puts) -> Results: ...
     @overload
     def release(
         self,

@@ -156,6 +156,9 @@ class ReceiptColumns(msgspec.Struct, omit_defaults=True):
     lease_ms: int = 0
     #: A result for each message of an ack, or None.
     results: Annotated[list[bytes | None], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
+    #: One message to be put in the same step as the ack of one, and its topic.
+    then: PutColumns | None = None
+    then_topic: str = ""
 
 
 class ResultColumns(msgspec.Struct):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dwell.batch.batch import Batch
 from dwell.message import Message, receipts_to_text
+from dwell.queue.then import Then
 
 if TYPE_CHECKING:
     from dwell.worker.outcome import Outcome
@@ -19,9 +20,9 @@ class Job:
     next touch, and ``is_lost`` says that the lease has ended nevertheless. ``task`` runs the
     handler, or releases the messages, and ``outcome`` is the result. ``is_in_loop`` says that the
     handler can be cancelled, and ``was_cancelled`` that other code than the handler has cancelled
-    it. ``result`` is what the handler returned, if that is kept. ``call`` ends a handler outside of
-    the loop. ``is_late`` says that it has exceeded its limit, and ``is_given_up`` that the worker
-    has stopped waiting for it.
+    it. ``result`` is what the handler returned, if that is kept, and ``then`` if it is a message to
+    put. ``call`` ends a handler outside of the loop. ``is_late`` says that it has exceeded its
+    limit, and ``is_given_up`` that the worker has stopped waiting for it.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Job:
         "receipts",
         "result",
         "task",
+        "then",
         "touch_at_ms",
         "was_cancelled",
         "what",
@@ -65,6 +67,7 @@ class Job:
         self.call: Callable[[], Any] | None = None
         self.outcome: Outcome | None = None
         self.result: bytes | None = None
+        self.then: Then | None = None
         self.task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:

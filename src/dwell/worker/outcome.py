@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dwell.given.values import Delay, body, delay_ms, error_text
+from dwell.queue.then import Then
 
 
 class _Said(Exception):
@@ -50,9 +51,10 @@ def _raised(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any])
 
 
 class Done(NamedTuple):
-    """The handler returned: ack, with a result to keep, if any."""
+    """The handler returned: ack, with a result to keep and a message to put, if any."""
 
     result: bytes | None = None
+    then: Then | None = None
 
 
 class Back(NamedTuple):

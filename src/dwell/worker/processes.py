@@ -8,9 +8,10 @@ import multiprocessing
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from dwell.errors import InvalidInput
+from dwell.queue.then import Then
 from dwell.worker.outcome import result_of
 
 
@@ -36,15 +37,15 @@ class ProcessPool:
         limit_s: float,
         *,
         keeps_result: bool = False,
-    ) -> "Future[BaseException | bytes | None]":
-        """Run a handler; the result is the exception that it raised, or None.
+    ) -> "Future[BaseException | Returned]":
+        """Run a handler; the result is what it raised or returned.
 
-        If it ``keeps_result``, what the handler returned takes the place of None.
+        What it returned counts if it ``keeps_result``, and if it is a message to put.
 
         Cancelling the future ends the process; so does the limit, if given, with a TimeoutError. A
         process that ends otherwise raises ``crash``.
         """
-        future: Future[BaseException | bytes | None] = self._pool.schedule(
+        future: Future[BaseException | Returned] = self._pool.schedule(
             _attempt, (handler, what, keeps_result), timeout=limit_s or None
         )
         return future
@@ -70,12 +71,24 @@ class HandlerError(Exception):
     """Replaces an exception from another process that cannot be pickled; contains its text."""
 
 
+class Returned(NamedTuple):
+    """What a handler returned: the result to keep, and the message to put."""
+
+    result: bytes | None
+    then: Then | None
+
+
 def _attempt(
     handler: Callable[[Any], Any], what: object, keeps_result: bool
-) -> BaseException | bytes | None:
+) -> BaseException | Returned:
     try:
         value = handler(what)
-        return result_of(value) if keeps_result else None
+        then = value if isinstance(value, Then) else None
+        value = value if then is None else then.result
+        keeps_result |= then is not None and value is not None
+        returned = Returned(result_of(value) if keeps_result else None, then)
+        pickle.dumps(returned)
+        return returned
     except BaseException as error:
         return _portable(error)
 

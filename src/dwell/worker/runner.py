@@ -12,10 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from dwell.batch.batch import Batch
-from dwell.errors import AccessDenied, DwellError, StoreClosed, StoreError, StoreFailed
+from dwell.errors import (
+    AccessDenied,
+    DwellError,
+    InvalidInput,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+)
 from dwell.given.values import Delay, Millis
 from dwell.message import MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
+from dwell.queue.then import Then
 from dwell.retries import retry_delay_ms
 from dwell.tasks import finished, whole
 from dwell.threads.pool import ThreadPool, end_child, is_coroutine
@@ -36,7 +44,7 @@ from dwell.worker.outcome import (
     outcome_of,
     result_of,
 )
-from dwell.worker.processes import HandlerError, ProcessPool, check_handler
+from dwell.worker.processes import HandlerError, ProcessPool, Returned, check_handler
 from dwell.worker.tally import Tally
 
 _log = logging.getLogger(__name__)
@@ -351,7 +359,7 @@ class Runner:
         if job.is_lost:
             return Lost()
         if error is None:
-            return Done(job.result)
+            return Done(job.result, job.then)
         if job.is_late and not (job.is_cancelled or issubclass(type(error), Retry | Bury)):
             return self._late(job)
         # What an exception says of its class itself may be anything.
@@ -387,8 +395,7 @@ class Runner:
                 answer = await answer
             elif inspect.isgenerator(answer) or inspect.isasyncgen(answer):
                 return TypeError(f"the handler returned {answer!r:.80}, of which nothing has run")
-            if self._sub.results:
-                job.result = result_of(answer)
+            self._note(job, answer)
         except GeneratorExit as error:
             if job.task is None or not job.task.get_loop().is_running():
                 raise
@@ -398,6 +405,15 @@ class Runner:
         finally:
             end_child(pid)
         return None
+
+    def _note(self, job: Job, answer: object) -> None:
+        """Note what a handler returned, as far as that says something; raises InvalidInput."""
+        if isinstance(answer, Then):
+            if self._sub.batch != 1:
+                raise InvalidInput("then: got it from a handler of batches, expected one message")
+            job.then, answer = answer, answer.result
+        if self._sub.results or (job.then is not None and answer is not None):
+            job.result = result_of(answer)
 
     async def _in_process(self, job: Job, processes: ProcessPool) -> BaseException | None:
         sub = self._sub
@@ -411,8 +427,8 @@ class Runner:
             return Expired()
         except processes.crash as error:
             return HandlerError(f"the process of the handler ended: {error}")
-        if isinstance(told, bytes):
-            job.result = told
+        if isinstance(told, Returned):
+            job.result, job.then = told
             return None
         return told
 
@@ -458,6 +474,11 @@ class Runner:
                 _log.warning("%r: could not be settled yet: %s", job, error)
                 return False
             _log.exception("%r: could not be settled; its lease will end", job)
+        except InvalidInput as error:
+            if isinstance(outcome, Done) and outcome.then is not None:
+                # A follow-up that nobody can put is a failure of the handler that gave it.
+                return await self._is_heard(job, outcome_of(error, self._retry_ms(job)))
+            _log.exception("%r: could not be settled; its lease will end", job)
         except Exception:
             _log.exception("%r: could not be settled; its lease will end", job)
         else:
@@ -477,7 +498,7 @@ class Runner:
         what: Any = receipts[0] if len(receipts) == 1 else receipts
         results: Any
         if isinstance(outcome, Done):
-            results = await queue.ack(what, result=outcome.result)
+            results = await queue.ack(what, result=outcome.result, then=outcome.then)
         elif isinstance(outcome, Dead):
             results = await queue.bury(what, outcome.reason)
         else:

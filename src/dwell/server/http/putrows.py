@@ -48,6 +48,17 @@ async def put_rows(
     return await call.put_puts(puts, on_conflict)
 
 
+async def row_alone(call: Call, topic: str, row: NewMessage) -> Row:
+    """Return the checked fields of a message that came alone; raises InvalidInput."""
+    (body,) = await bodies_of([row])
+    call.service.check_body(len(body))
+    levels_ms: Sequence[int] = ()
+    if row.delay_level is not None:
+        levels_ms = (await call.queue.settings(topic)).delay_levels_ms
+        call.check_again()
+    return alone(row, body, Times(call.queue.clock.now_ms(), levels_ms))
+
+
 class Times(NamedTuple):
     """The data that times of messages are read with: our clock, and the topic's levels."""
 

@@ -91,15 +91,21 @@ def _results(puts: Sequence[Put]) -> list[PutResult]:
 
 async def _put_columns(call: Call, topic: str, data: Data, on_conflict: str) -> Answer:
     """Put columns; what became of them is said in columns, too."""
-    puts = await _puts_of(topic, data, call.queue.clock.now_ms())
+    puts = await puts_of_columns(call, topic, decoded(data, PutColumns, Media.COLUMNS))
+    answer = await call.put_puts(puts, on_conflict)
+    told = columns_of_answer(answer, own=puts.ids is not None)
+    return Answer(_encoder.encode(told), Media.COLUMNS)
+
+
+async def puts_of_columns(call: Call, topic: str, given: PutColumns) -> Puts:
+    """Return the put of columns; raises InvalidInput."""
+    puts = await _puts_of(topic, given, call.queue.clock.now_ms())
     call.service.check_body(int(sizes_of(puts.bodies).max(initial=0)))
     if puts.counted is not None:
         # A due that was given stays as it is, whatever time it is by the caller's clock.
         is_counted = (puts.counted & DUE_COUNTED) > 0
         puts.due_ms = np.where(is_counted, call.reached(puts.due_ms), puts.due_ms)
-    answer = await call.put_puts(puts, on_conflict)
-    told = columns_of_answer(answer, own=puts.ids is not None)
-    return Answer(_encoder.encode(told), Media.COLUMNS)
+    return puts
 
 
 def _checked_versions(data: bytes | int | None, size: int) -> U64 | None:
@@ -107,9 +113,8 @@ def _checked_versions(data: bytes | int | None, size: int) -> U64 | None:
     return found
 
 
-async def _puts_of(topic: str, data: Data, now_ms: int) -> Puts:
+async def _puts_of(topic: str, given: PutColumns, now_ms: int) -> Puts:
     """Return a put that came as columns; raises InvalidInput for what no store may be given."""
-    given: PutColumns = decoded(data, PutColumns, Media.COLUMNS)
     size = given.count
     columns.check_count(size, "bodies")
     bodies = bodies_as_read(given.bodies, given.sizes, size)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.batch.puts import Puts
 from dwell.batch.results import Results
 from dwell.errors import InvalidInput
 from dwell.given import columns, values
@@ -19,6 +20,7 @@ from dwell.queue.calling import calling_now
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import MOST_ANSWER_BYTES, MOST_WAITING_TOPICS, Call, decoded
 from dwell.server.http.encoding import Rows, is_small, size_of
+from dwell.server.http.follows import acked_then, follow_up_of
 from dwell.server.http.media import Media
 from dwell.server.http.outcomes import results_of
 from dwell.server.http.paging import answer_bytes, cursor_of, page_answer, read_in_rows, rows_answer
@@ -182,15 +184,23 @@ async def ack(call: Call) -> Answer:
     """Say that messages are done, and forget them: acked or stale."""
     if call.given is Media.COLUMNS:
         receipts, how = _receipt_columns(call)
-        return _codes(await _acked(call, receipts, how.results))
+        then = await follow_up_of(call, how, len(receipts))
+        return _codes(await _acked(call, receipts, how.results, then))
     ask = call.body(AckRequest)
-    return results_answer(call, await _acked(call, ask.receipts, results_of(call, ask)))
+    then = await follow_up_of(call, ask, len(ask.receipts))
+    return results_answer(call, await _acked(call, ask.receipts, results_of(call, ask), then))
 
 
 async def _acked(
-    call: Call, given: list[str] | U64, results: Sequence[object] | None
+    call: Call, given: list[str] | U64, results: Sequence[object] | None, then: Puts | None
 ) -> Results | Result:
     """Ack messages; their results count in the caller's quota."""
+    if then is not None:
+        own = columns.results(results or [None], len(given))
+        call.service.check_body(len(own[0] or b""))
+        return await _done(
+            call, given_receipts(given), lambda what: acked_then(call, what, own, then)
+        )
     if results is None:
         return await _done(call, given, call.queue.ack)
     own = columns.results(results, len(given))

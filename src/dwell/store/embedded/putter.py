@@ -108,7 +108,7 @@ class Putter:
         fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
         # Several records may result; reserving room for all of them makes it all or nothing.
         if len(waves) > 1 or on_conflict == "replace" or self._has_results(puts.topic):
-            self._reserve(_most_bytes(puts, 2 * len(waves)), Use.GROW)
+            self._reserve(most_bytes(puts, 2 * len(waves)), Use.GROW)
         for wave in waves:
             part = puts if len(waves) == 1 else puts.picked(wave)
             keys = (hashes[0][wave], hashes[1][wave])
@@ -276,6 +276,6 @@ class Putter:
         return min(wanted, room)
 
 
-def _most_bytes(puts: Puts, records: int) -> int:
+def most_bytes(puts: Puts, records: int) -> int:
     """Return an upper bound of the size of a put's records."""
     return puts.size_bytes + _COLUMN_BYTES * len(puts) + (_RECORD_BYTES + _FORGET_BYTES) * records

@@ -53,7 +53,7 @@ from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.journal.room import Use
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.ownids import ids_of
-from dwell.store.embedded.putter import Putter
+from dwell.store.embedded.putter import Putter, most_bytes
 from dwell.store.embedded.reading import read, stats_of
 from dwell.store.embedded.receipts import leased_rows, receipts_of
 from dwell.store.embedded.releases import releases_of, size_bytes_of
@@ -336,15 +336,22 @@ class EmbeddedStore(Counting):
     # --- by receipt -----------------------------------------------------------------------------
 
     async def ack(
-        self, receipts: U64, results: AckResults = None, *, calls: U64 | None = None
+        self,
+        receipts: U64,
+        results: AckResults = None,
+        then: Puts | None = None,
+        *,
+        calls: U64 | None = None,
     ) -> U8:
         """Delete messages that are done (see the contract)."""
-        if results is not None:
+        if results is not None or then is not None:
             await self.core.room()
-        good = await self._in_room(lambda: self._ack(receipts, results, calls))
+        good = await self._in_room(lambda: self._ack(receipts, results, then, calls))
         return await self._answer(good, Result.ACKED, Result.STALE)
 
-    def _ack(self, receipts: U64, results: AckResults, calls: U64 | None) -> np.ndarray:
+    def _ack(
+        self, receipts: U64, results: AckResults, then: Puts | None, calls: U64 | None
+    ) -> np.ndarray:
         now_ms = self._time.begin_held()
         rows, good = self._leased_once(receipts)
         done = self._done(calls, now_ms, len(rows))
@@ -352,9 +359,12 @@ class EmbeddedStore(Counting):
             columns = {"rows": rows[good], **_numbered(calls, good)}
             own = None if results is None else list(compress(results, good.tolist()))
             records = acks_of(self.core, columns, own, now_ms)
-            if records[-1].kind is RecordKind.DONE:
-                # All are written or none: a receipt is good only once.
-                self.core.reserve(acks_bytes(records), Use.GROW)
+            if records[-1].kind is RecordKind.DONE or then is not None:
+                # All are written or none: a receipt is good only once. They share a frame.
+                more = 0 if then is None else most_bytes(then, 1)
+                self.core.reserve(acks_bytes(records) + more, Use.GROW)
+            if then is not None:
+                self._putter.put(then, "keep", now_ms)
             for record in records:
                 self._time.write(record)
         known: np.ndarray = good | (done > 0)

@@ -93,7 +93,11 @@ class MemoryStore(Reading):
 
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages to a topic."""
-        now_ms = self._enter()
+        answer = self._put_all(puts, on_conflict, self._enter())
+        self._announce()
+        return answer
+
+    def _put_all(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
         topic = self._topic(puts.topic)
         arrivals = [next(self._arrivals) for _ in range(len(puts))]
         ids = self._make_ids(arrivals) if puts.ids is None else texts_of(puts.ids)
@@ -104,7 +108,6 @@ class MemoryStore(Reading):
             result = self._put(row, on_conflict, version, room, now_ms)
             room -= result is Result.CREATED
             results[at] = result
-        self._announce()
         numbers = np.where(results == Result.CREATED, np.array(arrivals, np.uint64), 0)
         return PutAnswer(ids, results, numbers.astype(np.uint64))
 
@@ -158,9 +161,11 @@ class MemoryStore(Reading):
         self._announce()
         return self._batch(rows, receipts=True)
 
-    async def ack(self, receipts: U64, results: AckResults = None) -> U8:
+    async def ack(self, receipts: U64, results: AckResults = None, then: Puts | None = None) -> U8:
         """Delete messages that are done."""
         now_ms = self._enter()
+        if then is not None and any(taken_rows(self._taken, receipts, self.number)):
+            self._put_all(then, "keep", now_ms)
         own = [None] * len(receipts) if results is None else results
         return self._each_receipt(receipts, lambda row, at: self._ack(row, own[at], now_ms))
 

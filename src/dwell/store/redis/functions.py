@@ -52,7 +52,7 @@ VERBS = (
     *("take", "take_ids", "taken_from", "texts", "tick", "touch", "trim"),
 )
 #: Functions that Redis refuses when its memory is full: they add messages. The others add little.
-_NOT_WHEN_FULL = ("adopt", "done", "put", "remember")
+_NOT_WHEN_FULL = ("adopt", "done", "follow", "put", "remember")
 
 #: The characters that a Lua string needs no escape for.
 _PLAIN = f"{string.ascii_letters}{string.digits} >_"

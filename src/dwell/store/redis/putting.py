@@ -9,12 +9,20 @@ import numpy as np
 
 from dwell.batch.puts import DUE_COUNTED, EXPIRY_COUNTED, PutAnswer, Puts
 from dwell.clock.clock import elapsed_s
-from dwell.errors import DwellError, IdExists, ServerUnreachable, StoreFull, TopicFull
+from dwell.errors import (
+    DwellError,
+    IdExists,
+    InvalidInput,
+    ServerUnreachable,
+    StoreFull,
+    TopicFull,
+)
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
 from dwell.store.partly import PartlyPut
 from dwell.store.redis.blocks import Block, blocks_of
 from dwell.store.redis.numbers import SLOTS, number, shard_of, shares
 from dwell.store.redis.records import packed_versions
+from dwell.store.redis.results import packed
 from dwell.store.redis.shards import Shards, all_of
 
 #: Results of a put: places in the batch, with results and numbers; and the error that refused the
@@ -80,6 +88,34 @@ class Putter:
             errors.sort(key=lambda error: not isinstance(error, ServerUnreachable))
             raise errors[0] if refused.all() else PartlyPut(errors[0], answer, refused)
         return answer
+
+    async def ack_then(self, receipts: U64, result: bytes | None, then: Puts) -> U8:
+        """Ack one message, and put another in the same step; both must belong to one shard.
+
+        Raises InvalidInput if they do not, and TopicFull; then nothing is done.
+        """
+        found = self._shards.groups(receipts)
+        if not found:
+            return np.full(1, Result.STALE, np.uint8)
+        ((shard, (group,)),) = found.items()
+        (home,) = self._parts(then)
+        if (then.ids is not None or then.extras is not None) and home != shard:
+            raise InvalidInput(
+                f"then: its id or key belongs to shard {home} and the message to shard {shard}, "
+                "expected both in one, or neither id nor key"
+            )
+        counted = self._counted(then)
+        then = self._settled(then)
+        (block,) = blocks_of(
+            then, np.zeros(1, np.int64), self._shards.clock.now_ms(), may_sort=False
+        )
+        flags = 0 if counted is None or then.counted is None else int(then.counted[0])
+        since_ms = 0 if counted is None else counted.now_ms
+        told = (packed([result]), block.text, since_ms, flags, group.text)
+        values = (await self._shards.run(shard, "follow", *told)).values
+        if values[0] == b"full":
+            raise _refusal(b"full", [*values[1:], 1], then.topic)
+        return np.frombuffer(values[0], np.uint8).copy()
 
     def _settled(self, puts: Puts) -> Puts:
         """Return the put with dues of now set to the engine's earliest possible time.

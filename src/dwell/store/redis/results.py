@@ -24,14 +24,14 @@ async def ack_with(shards: Shards, receipts: U64, results: Sequence[bytes | None
         own = results[start:stop]
 
         def told(part: Sequence[Group], own: Sequence[bytes | None] = own) -> tuple[bytes]:
-            return (_packed([one for group in part for one in own[group.start : group.stop]]),)
+            return (packed([one for group in part for one in own[group.start : group.stop]]),)
 
         most = shards.limits.acks
         codes[start:stop] = await shards.by_receipt("done", receipts[start:stop], most, told)
     return codes
 
 
-def _packed(results: Sequence[bytes | None]) -> bytes:
+def packed(results: Sequence[bytes | None]) -> bytes:
     """Return results in the form that the function takes."""
     sizes = [len(results), *(0 if one is None else len(one) + 1 for one in results)]
     return b"".join([np.array(sizes, ">u4").tobytes(), *filter(None, results)])

@@ -222,8 +222,12 @@ class RedisStore(Store):
 
     # --- by receipt ---------------------------------------------------------------------------
 
-    async def ack(self, receipts: U64, results: AckResults = None) -> U8:
+    async def ack(self, receipts: U64, results: AckResults = None, then: Puts | None = None) -> U8:
         """Delete messages that are done."""
+        if then is not None:
+            self.check()
+            (result,) = [None] if results is None else results
+            return await self._putter.ack_then(receipts, result, then)
         if results is None:
             return await self._by_receipt("ack", receipts, self._limits.acks)
         self.check()

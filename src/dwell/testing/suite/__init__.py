@@ -19,6 +19,7 @@ A store of several shards sets their number, and skips the rules that hold withi
 
 from dwell.testing.suite.arrows import Arrows
 from dwell.testing.suite.fairness import Fairness
+from dwell.testing.suite.follows import Follows
 from dwell.testing.suite.ids import ByIdVerbs
 from dwell.testing.suite.limits import Limits
 from dwell.testing.suite.notices import Notices
@@ -47,6 +48,7 @@ class StoreSuite(
     Picks,
     Receipts,
     Results,
+    Follows,
     ByIdVerbs,
     Times,
     Notices,

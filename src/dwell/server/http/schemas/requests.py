@@ -173,12 +173,15 @@ class AckRequest(Request):
     """The receipts of messages that are done, and what came of them.
 
     ``results`` has a result for each receipt, null for none: text, or any other JSON;
-    ``results_base64`` is for bytes.
+    ``results_base64`` is for bytes. ``then`` is a message to be put into ``then_topic`` in the same
+    step as the ack of one message, in the form of a put.
     """
 
     receipts: Receipts
     results: Annotated[list[msgspec.Raw], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
     results_base64: Annotated[list[str | None], Meta(max_length=MAX_BATCH_MESSAGES)] | None = None
+    then: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    then_topic: str = ""
 
 
 class TakenRequest(Request):

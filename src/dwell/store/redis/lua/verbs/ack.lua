@@ -146,13 +146,68 @@ local function ack(results_of)
 end
 
 verb('ack', 0, kept(function() return ack() end))
-verb('done', 1, kept(function(given)
+-- Return the results in the argument of `done`, by the places of their receipts.
+function results.given(given)
   local size, found = unpack_from('>I4', given), {}
   local start = 5 + 4 * size
   for at = 1, size do
     local length = unpack_from('>I4', given, 4 * at + 1)
     if length > 0 then found[at] = given:sub(start, start + length - 2); start = start + length - 1 end
   end
-  return ack(found)
+  return found
+end
+
+verb('done', 1, kept(function(given) return ack(results.given(given)) end))
+
+-- Put the message of a block as a loose one, if its id does not exist and its topic is not full; return nil, or what is
+-- pending and the limit of a topic that refuses it.
+function results.put_after(text, counted_ms, counted)
+  local expires = 0
+  if text:byte(1) == 0 then
+    expires = unpack_from('>I6', text, 3)
+    text = text:sub(9)
+  end
+  local b = head_of(text)
+  b.state = STATE.waiting
+  local topic, of = b.topic, settings(b.topic)
+  local id = b.own_ids and ids_of(text, b, 0)[1]
+  local value = id and call('HGET', KEY.ids .. topic, id)
+  local ends = remembered_until(value)
+  if value and not (ends and ends <= now) then return nil end
+  if of.max_pending > 0 then
+    local limit = math.ceil(of.max_pending / SHARDS)
+    local pending, changed = call('HMGET', KEY.counts .. topic, 'delayed', 'ready'), counts[topic] or {}
+    local waiting = (pending[1] or 0) + (pending[2] or 0) + (changed.delayed or 0) + (changed.ready or 0)
+    if waiting >= limit and of.on_full == 'refuse' then return waiting, limit end
+    if waiting >= limit then return nil end
+  end
+  local n = call('HINCRBY', KEY.meta, 'block', 1) * 64
+  local r = unpacked(text, b, n)[0]
+  local later = counted_ms > 0 and now - counted_ms or 0
+  r.due = r.due + (counted % 2 == 1 and later or 0)
+  r.expires = expires > 0 and expires + (counted >= 2 and later or 0) or 0
+  if id then
+    call('HSET', KEY.ids .. topic, id, pack('>I6', n))
+    call('HDEL', KEY.results .. topic, id)
+  end
+  learn_priority(topic, r.priority)
+  enter({n})
+  note(KIND.put, topic, r.id, r.due, 0)
+  wait(n, r)
+  save(n, r)
+  return nil
+end
+
+-- Ack one message as `done` does, and put another in the same step if it was leased: `text` is that as a block, as put
+-- gets it, `counted_ms` the base time for delays, 0 without, `counted` 1 if its due was counted from that, and 2 its
+-- expiry. The list: the receipt. Answers as ack does, or {'full', pending, limit, finish()}, with nothing done.
+verb('follow', 4, kept(function(given, text, counted_ms, counted)
+  settle()
+  local n, take = unpack_from('>I7I4', ARGV[rest])
+  if held_by(n + ARGV[rest]:byte(12), take) then
+    local pending, limit = results.put_after(text, tonumber(counted_ms), tonumber(counted))
+    if pending then return {'full', pending, limit, finish()} end
+  end
+  return ack(results.given(given))
 end))
 end

@@ -1,0 +1,79 @@
+"""A handler may return what comes next, which is put in the same step as the ack."""
+
+import asyncio
+
+import pytest
+
+import dwell
+from dwell import Outcome, Then
+from dwell.worker import Worker
+from tests.waiting import PATIENCE_S
+from tests.worker.serving import serving
+
+
+def forward(message):
+    """A handler that other processes can import."""
+    return Then("second", message.json() + 1, id="next", result="handed on")
+
+
+@pytest.mark.parametrize("how", ["async", "thread", "process"])
+async def test_chain_of_two_handlers(tmp_path, how):
+    async with dwell.open(tmp_path / "store") as queue:
+        worker = Worker(queue)
+
+        async def in_loop(message):
+            await asyncio.sleep(0)
+            return forward(message)
+
+        handler = in_loop if how == "async" else forward
+        worker.on("first", results=True, processes=how == "process")(handler)
+
+        @worker.on("second", results=True)
+        async def double(message):
+            return message.json() * 2
+
+        async with serving(worker):
+            await queue.put("first", 20, id="1")
+            assert (await queue.result("first", "1", wait=PATIENCE_S)).json() == "handed on"
+            assert (await queue.result("second", "next", wait=PATIENCE_S)).json() == 42
+
+
+async def test_follow_up_needs_no_results():
+    async with dwell.open("memory:") as queue:
+        worker = Worker(queue)
+        worker.on("first")(forward)
+        async with serving(worker):
+            await queue.put("first", 20, id="1")
+            assert await queue.result("first", "1", wait=PATIENCE_S) == Outcome(
+                "done", b'"handed on"'
+            )
+            assert (await queue.get("second", "next")).json() == 21
+
+
+@pytest.mark.parametrize(
+    ("then", "error"),
+    [
+        (lambda: Then("", "x"), "then.topic"),
+        (lambda: Then("t", object()), "then.body"),
+        (lambda: Then("t", "x", delay="soon"), "then.delay"),
+    ],
+)
+async def test_bad_follow_up_is_a_failure(then, error):
+    async with dwell.open("memory:") as queue:
+        worker = Worker(queue)
+        worker.on("first")(lambda message: then())
+        async with serving(worker):
+            await queue.put("first", 20, id="1", max_attempts=1)
+            found = await queue.result("first", "1", wait=PATIENCE_S)
+        assert found.state == "dead"
+        assert error in found.error
+
+
+async def test_handler_of_batches_has_no_follow_up():
+    async with dwell.open("memory:") as queue:
+        worker = Worker(queue)
+        worker.on("first", batch=10)(lambda batch: Then("second", "x"))
+        async with serving(worker):
+            await queue.put("first", 20, id="1", max_attempts=1)
+            found = await queue.result("first", "1", wait=PATIENCE_S)
+        assert "handler of batches" in found.error
