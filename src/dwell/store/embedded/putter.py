@@ -20,11 +20,10 @@ from dwell.store.embedded.recent import Recent
 from dwell.store.embedded.table import DONE
 from dwell.store.embedded.versions import versions_of
 
-#: More than a record needs in addition to its columns and blobs: header, topic and padding.
+#: More than a record needs in addition to its columns and blobs: header, topic and padding; it and
+#: the columns leave room for a record that ends the results of its ids.
 _RECORD_BYTES = 1024
 _COLUMN_BYTES = 64
-#: What the record that ends results needs, beside a column.
-_FORGET_BYTES = 64
 
 
 class Putter:
@@ -107,8 +106,10 @@ class Putter:
         numbers: U64 = np.zeros(len(ids), dtype=np.uint64)
         fitting = self._count_fitting(puts, hashes, on_conflict, now_ms)
         # Several records may result; reserving room for all of them makes it all or nothing.
-        if len(waves) > 1 or on_conflict == "replace" or self._has_results(puts.topic):
+        if len(waves) > 1 or on_conflict == "replace":
             self._reserve(most_bytes(puts, 2 * len(waves)), Use.GROW)
+        elif self._has_results(puts.topic):
+            self._reserve(most_bytes(puts, 1), Use.GROW)
         for wave in waves:
             part = puts if len(waves) == 1 else puts.picked(wave)
             keys = (hashes[0][wave], hashes[1][wave])
@@ -278,4 +279,4 @@ class Putter:
 
 def most_bytes(puts: Puts, records: int) -> int:
     """Return an upper bound of the size of a put's records."""
-    return puts.size_bytes + _COLUMN_BYTES * len(puts) + (_RECORD_BYTES + _FORGET_BYTES) * records
+    return puts.size_bytes + _COLUMN_BYTES * len(puts) + _RECORD_BYTES * records
