@@ -10,9 +10,11 @@ import pytest
 
 import dwell
 from dwell import Outcome, Result
+from dwell.clock import RealClock
 from dwell.errors import Forbidden, StoreError, StoreFull
 from dwell.server.tokens import Tokens, hash_of
-from tests.http.served import served
+from dwell.store.memory import MemoryStore
+from tests.http.served import Served, served
 from tests.waiting import PATIENCE_S, until_async
 
 LONG = PATIENCE_S
@@ -81,14 +83,19 @@ async def test_wait_ends_in_time_and_with_its_caller(server):
 
 
 async def test_wait_ends_with_the_server():
-    async with served() as server, dwell.open(server.url, retries=0) as queue:
-        await taken(queue, "1")
-        wait = asyncio.create_task(queue.result("t", "1", wait="1h"))
-        await until_async(lambda: watched(server) > 0)
-        await server.stop()
-        with pytest.raises(StoreError):
-            await asyncio.wait_for(wait, LONG)
-        await server.start()
+    server = Served(MemoryStore(RealClock()))
+    await server.start()
+    try:
+        async with dwell.open(server.url, retries=0) as queue:
+            await taken(queue, "1")
+            wait = asyncio.create_task(queue.result("t", "1", wait="1h"))
+            await until_async(lambda: watched(server) > 0)
+            await server.stop()
+            with pytest.raises(StoreError):
+                await asyncio.wait_for(wait, LONG)
+    finally:
+        if server.queue.is_open:
+            await server.stop()
 
 
 async def test_plain_json(server):
