@@ -11,8 +11,7 @@ from tests.waiting import PATIENCE_S, until
 
 T = TypeVar("T")
 
-#: How many messages are read by one connection, so that a slow machine has time for them: a get
-#: that is given up takes what it got with it.
+#: How many messages are read by one connection, so that a slow machine has time for them.
 _MOST = 500
 
 
@@ -86,16 +85,23 @@ class Queues:
 
         self.by_channel(publish)
 
-    def read(self, queue: str, at_least: int) -> list[Any]:
-        """Take so many messages from a queue, and what else is there."""
-        found: list[Any] = []
+    def read(self, queue: str, at_least: int, found: list[Any] | None = None) -> list[Any]:
+        """Take so many messages from a queue, and what else is there.
+
+        If the broker fails meanwhile, what was read is in ``found``, and may be read again.
+        """
+        found = [] if found is None else found
 
         async def get(channel: Any) -> None:
+            one = None
             for _ in range(_MOST):
-                one = await channel.basic_get(queue, no_ack=True)
-                if not one.delivery.name.endswith("Ok"):
+                got = await channel.basic_get(queue)
+                if not got.delivery.name.endswith("Ok"):
                     break
+                one = got
                 found.append(one)
+            if one is not None:
+                await channel.basic_ack(one.delivery.delivery_tag, multiple=True)
 
         def are_there() -> bool:
             self.by_channel(get)
