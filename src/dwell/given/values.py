@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import isfinite
-from numbers import Real
 from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
@@ -501,11 +500,11 @@ def rate(value: object, field: str = "rate") -> int | float:
         span = parts["span"]
         span_ms = _span_ms(span if span[0].isdigit() else f"1{span}")
         found = int(parts["count"]) * 1000 / span_ms if span_ms else None
-    if isinstance(found, bool | np.bool_) or not isinstance(found, Real):
+    if isinstance(found, bool | np.bool_) or not isinstance(found, int | float | np.number):
+        raise refusal(InvalidSettings, field, value, allowed)
+    if found != 0 and not MIN_RATE <= found <= MAX_RATE:
         raise refusal(InvalidSettings, field, value, allowed)
     number = float(found)
-    if number != 0 and not MIN_RATE <= number <= MAX_RATE:
-        raise refusal(InvalidSettings, field, value, allowed)
     return int(number) if number.is_integer() else number
 
 
