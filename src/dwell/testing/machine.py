@@ -203,9 +203,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.checked_events = 0
         self.store = self.run(self.reopen())
         self._start()
+        self._let_time_pass()
         self.model.begin_life()
         self.model.tick(self.clock.now_ms())
         self.notices.expect_nothing(self.model)
+
+    def _let_time_pass(self) -> None:
+        """Let the store do all that is due; it may do a part of that at a time."""
+        now_ms = self.clock.now_ms()
+        while (next_ms := self.run(self.store.tick(now_ms))) is not None and next_ms <= now_ms:
+            pass
 
     def _resolve(self, before: Model, after: Callable[[Views], Model]) -> None:
         """Find out whether the verb that a crash cut off has happened."""
