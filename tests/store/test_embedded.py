@@ -30,6 +30,8 @@ from dwell.testing.suite import StoreSuite
 T = TypeVar("T")
 
 SEGMENT_BYTES = 1024 * 1024
+#: More than a machine ever has.
+ALL_ROWS = 1000
 #: So small that each path that begins at a threshold is entered again and again.
 SMALL = st.fixed_dictionaries(
     {},
@@ -57,7 +59,7 @@ SMALL = st.fixed_dictionaries(
         "swept_rows": st.sampled_from((1, 3)),
         "cleared_rows": st.sampled_from((1, 3)),
         "keyed_rows": st.sampled_from((1, 3)),
-        "loaded_rows": st.sampled_from((1, 3)),
+        "loaded_rows": st.sampled_from((1, 3, ALL_ROWS, ALL_ROWS)),
         "merged_rows": st.sampled_from((1, 5)),
         "formed_rows": st.sampled_from((1, 3)),
         "errors_bytes": st.sampled_from((1, 20)),
@@ -102,6 +104,7 @@ class EmbeddedMachine(StoreMachine):
         self.run(self.store.close())
         self.disk = FaultyDisk(seed=seed)
         self.limits, self.segment_bytes = Limits(**limits), segment_bytes
+        self.does_time_in_parts = self.limits.loaded_rows < ALL_ROWS
         self.store = self.run(self.make_store(self.clock))
         self._start()
 
@@ -174,6 +177,12 @@ class EmbeddedMachine(StoreMachine):
         left, system.left = system.left, -1
         try:
             return super().ask(call)
+        except StoreError:
+            # A thread of the store may have met the end of the process meanwhile.
+            if not system.dead:
+                raise
+            self._crash()
+            return self._answer(call)
         finally:
             system.left = left
 

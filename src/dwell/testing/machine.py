@@ -86,12 +86,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     Override :meth:`make_store`. A store that keeps its messages over a crash also sets
     ``can_reopen``, overrides :meth:`reopen`, and may add rules of its own that make a later verb
-    fail; ``crashes`` are the errors of such a verb. Anything needed to make the store belongs in
-    ``__init__`` before ``super().__init__()``; :meth:`teardown` cleans up.
+    fail; ``crashes`` are the errors of such a verb. A store that does what is due in parts, and so
+    small ones that a verb may come in between, sets ``does_time_in_parts``. Anything needed to make
+    the store belongs in ``__init__`` before ``super().__init__()``; :meth:`teardown` cleans up.
     """
 
     can_reopen: ClassVar[bool] = False
     crashes: ClassVar[tuple[type[BaseException], ...]] = (StoreFailed, DiskFull)
+    does_time_in_parts: bool = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,10 +139,18 @@ class StoreMachine(RuleBasedStateMachine):
         """Read from the store, and once more after a crash in between."""
         self.model.tick(self.clock.now_ms())
         try:
-            return self.run(call(self.store))
+            return self._answer(call)
         except self.crashes:
             self._crash()
-            return self.run(call(self.store))
+            return self._answer(call)
+
+    def _answer(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        async def answer() -> T:
+            if self.does_time_in_parts:
+                await self._let_time_pass()
+            return await call(self.store)
+
+        return self.run(answer())
 
     def do(
         self, predict: Callable[[Model], M], call: Callable[[Store], Awaitable[T]]
@@ -151,7 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
         before = self._copied()
         refusal, predicted = attempt(lambda: predict(self.model))
         try:
-            met, answer = attempt(lambda: self.run(call(self.store)))
+            met, answer = attempt(lambda: self._answer(call))
         except self.crashes:
             after = self.model
             self._resolve(before, lambda views: after)
@@ -178,7 +188,7 @@ class StoreMachine(RuleBasedStateMachine):
             return model
 
         try:
-            batch = self.run(call(self.store))
+            batch = self._answer(call)
         except self.crashes:
             self._resolve(before, after)
             return None
@@ -203,16 +213,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.checked_events = 0
         self.store = self.run(self.reopen())
         self._start()
-        self._let_time_pass()
+        self.run(self._let_time_pass())
         self.model.begin_life()
         self.model.tick(self.clock.now_ms())
         self.notices.expect_nothing(self.model)
 
-    def _let_time_pass(self) -> None:
-        """Let the store do all that is due; it may do a part of that at a time."""
+    async def _let_time_pass(self) -> None:
+        """Let the store do all that is due, as far as it has room."""
         now_ms = self.clock.now_ms()
-        while (next_ms := self.run(self.store.tick(now_ms))) is not None and next_ms <= now_ms:
-            pass
+        with contextlib.suppress(DiskFull):
+            while (next_ms := await self.store.tick(now_ms)) is not None and next_ms <= now_ms:
+                pass
 
     def _resolve(self, before: Model, after: Callable[[Views], Model]) -> None:
         """Find out whether the verb that a crash cut off has happened."""
