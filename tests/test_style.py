@@ -34,7 +34,6 @@ FOREIGN = {
     "jmespath": {"queue"},
     "psycopg": {"relay"},
     "opentelemetry": {"tracing"},
-    "pebble": {"worker"},
     "prometheus_client": {"relay", "server", "status", "worker"},
     "jinja2": {"spark"},
     "matplotlib": {"spark"},

@@ -111,10 +111,10 @@ def _judged(error: BaseException, retry_delay_ms: int | None) -> Outcome:
         own_ms = None if own_ms is None else delay_ms(own_ms / 1000)
         asked_ms = retry_delay_ms if own_ms is None else own_ms
         return Back(asked_ms, error_text(reason, "reason"), counted=True)
-    return Back(retry_delay_ms, _told(error), counted=True)
+    return Back(retry_delay_ms, told(error), counted=True)
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     """Return class and text of an exception, also of an exception whose ``str`` fails."""
     told = traceback.TracebackException(type(error), error, None)
     # Notes come behind the text, and the last line is to be the error.

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ from dwell.worker.outcome import (
     outcome_of,
     result_of,
 )
-from dwell.worker.processes import HandlerError, ProcessPool, Returned, check_handler
+from dwell.worker.processes import NoPlace, ProcessCall, ProcessPool, Returned, check_handler
 from dwell.worker.tally import Tally
 
 _log = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ class Runner:
         self._processes: ProcessPool | None = None
         if subscription.processes:
             check_handler(subscription.handler)
-            self._processes = ProcessPool(subscription.concurrency)
+            self._processes = ProcessPool(subscription.handler, keeps_results=subscription.results)
         self._lanes = Lanes(by_key=subscription.by_key)
         self._keeper = LeaseKeeper(queue, self._lose)
         self._running: dict[asyncio.Task[None], Job] = {}
@@ -367,6 +368,8 @@ class Runner:
             return AS_IT_WAS
         if issubclass(type(error), SystemExit | KeyboardInterrupt):
             self._on_exit(error)
+        if issubclass(type(error), NoPlace):
+            return await self._unhandled(job, error)
         outcome = outcome_of(error, self._retry_ms(job))
         if isinstance(outcome, Back) and outcome.error is not None:
             _log.warning("%r: attempt %d failed", job, job.attempt, exc_info=error)
@@ -386,7 +389,7 @@ class Runner:
             else:
                 call = ThreadCall(self._sub.handler, job.what)
                 job.call = call.end
-                answer, error = await asyncio.wrap_future(self._pool.submit(call))
+                answer, error = await asyncio.wrap_future(self._submit(call))
                 if isinstance(error, BaseException):
                     return error
             # A lambda, or a decorator, may hide a coroutine function, or a generator.
@@ -409,28 +412,44 @@ class Runner:
     def _note(self, job: Job, answer: object) -> None:
         """Note what a handler returned, as far as that says something; raises InvalidInput."""
         if isinstance(answer, Then):
-            if self._sub.batch != 1:
-                raise InvalidInput("then: got it from a handler of batches, expected one message")
+            self._check_then(answer)
             job.then, answer = answer, answer.result
         if self._sub.results or (job.then is not None and answer is not None):
             job.result = result_of(answer)
 
+    def _check_then(self, then: Then | None) -> None:
+        if then is not None and self._sub.batch != 1:
+            raise InvalidInput("then: got it from a handler of batches, expected one message")
+
     async def _in_process(self, job: Job, processes: ProcessPool) -> BaseException | None:
-        sub = self._sub
-        attempt = processes.submit(
-            sub.handler, job.what, sub.timeout_ms / 1000, keeps_result=sub.results
-        )
+        call = ProcessCall(processes, job.what, self._sub.timeout_ms / 1000)
         try:
-            told = await asyncio.wrap_future(attempt)
-        except TimeoutError:
-            self._note_late(job)
-            return Expired()
-        except processes.crash as error:
-            return HandlerError(f"the process of the handler ended: {error}")
+            told: BaseException | Returned = await asyncio.wrap_future(self._submit(call))
+        except asyncio.CancelledError:
+            call.end()
+            raise
         if isinstance(told, Returned):
+            self._check_then(told.then)
             job.result, job.then = told
             return None
+        if isinstance(told, Expired):
+            self._note_late(job)
         return told
+
+    def _submit(self, call: Callable[[], Any]) -> "Future[Any]":
+        try:
+            return self._pool.submit(call)
+        except RuntimeError as error:
+            raise NoPlace(f"no thread could be started: {error}") from error
+
+    async def _unhandled(self, job: Job, error: BaseException) -> Outcome:
+        """Return what follows where no handler has run: that is no failure of the handler.
+
+        The place stays empty for a moment, as what could not be begun now cannot be at once.
+        """
+        _log.error("%r: given back as it was: %s", job, error)
+        await self._queue.clock.sleep(_BACKOFF_MS)
+        return Lost() if job.is_lost else AS_IT_WAS
 
     def _retry_ms(self, job: Job) -> int | None:
         delays_ms, jitter = self._sub.retry_ms, self._sub.jitter

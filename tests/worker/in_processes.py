@@ -1,0 +1,69 @@
+"""Handlers that run in processes of their own, which find them here."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+#: Names a file; while there is one, no further process can import this.
+CLOSED = "DWELL_TEST_CLOSED"
+
+if Path(os.environ.get(CLOSED, "/no such file")).exists():
+    os._exit(9)
+
+
+class Sly(Exception):
+    """Can be read in the process that has raised it, and nowhere else."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _only_in, (os.getpid(),)
+
+
+class Slyer(Sly):
+    """Ends who reads it, in any other process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _only_in, (os.getpid(), SystemExit)
+
+
+def _only_in(pid: int, error: type[BaseException] = RuntimeError) -> Exception:
+    if os.getpid() != pid:
+        raise error("not here")
+    return Sly()
+
+
+def ends(message: Any) -> None:
+    """End as the body says: an exit code, or the number of a signal below 0."""
+    how = message.body.decode()
+    if how == "sly":
+        raise Sly("sly")
+    if how == "slyer":
+        raise Slyer("slyer")
+    if how == "long":
+        raise ValueError("x" * 5_000_000)
+    if how == "closes":
+        os.closerange(3, 64)
+    elif how == "forks":
+        if os.fork() == 0:
+            time.sleep(100)
+        os._exit(4)
+    elif how == "shells":
+        os.system("sleep 100 &")
+        os._exit(5)
+    elif how.startswith("-"):
+        os.kill(os.getpid(), -int(how))
+    elif how:
+        os._exit(int(how))
+
+
+def works(message: Any) -> None:
+    """Take two milliseconds."""
+    time.sleep(0.002)
+
+
+def hangs(message: Any) -> None:
+    """Write the process's id into the file that the body names, and hang."""
+    Path(message.body.decode()).write_text(str(os.getpid()))
+    signal.pause()
+    time.sleep(3600)

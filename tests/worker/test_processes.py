@@ -1,0 +1,151 @@
+"""Handlers in processes of their own: what happens to one process happens to its message only."""
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import random
+import signal
+
+import pytest
+
+import dwell
+from dwell import State
+from dwell.store.memory import MemoryStore
+from dwell.worker import Worker
+from tests.waiting import until_async
+from tests.worker.in_processes import CLOSED, ends, hangs, works
+from tests.worker.serving import serving
+
+
+@pytest.fixture
+async def queue():
+    async with dwell.Queue(MemoryStore(dwell.RealClock())) as queue:
+        await queue.configure("t", retry_delays_ms=("1h",))
+        yield queue
+
+
+async def left(queue, id_):
+    """Wait until an attempt has failed, and return the message."""
+
+    async def is_back():
+        return (await queue.get("t", id_)).state is State.DELAYED
+
+    await until_async(is_back, lambda: f"{id_} did not come back")
+    return await queue.get("t", id_)
+
+
+async def is_gone(queue, id_):
+    return await queue.get("t", id_) is None
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("0", "the process of the handler ended: exit code 0"),
+        ("3", "the process of the handler ended: exit code 3"),
+        ("-9", "the process of the handler ended: exit code -9 (SIGKILL)"),
+        ("-11", "the process of the handler ended: exit code -11 (SIGSEGV)"),
+        ("closes", "the process of the handler ended: exit code 1"),
+        ("forks", "the process of the handler ended: exit code 4"),
+        ("shells", "the process of the handler ended: exit code 5"),
+        ("sly", "tests.worker.in_processes.Sly: sly"),
+        ("slyer", "tests.worker.in_processes.Slyer: slyer"),
+        ("long", "ValueError: xxxxxxxxxx"),
+    ],
+)
+async def test_a_process_that_ends_fails_its_own_message_only(queue, how, told):
+    worker = Worker(queue)
+    worker.on("t", concurrency=1, processes=True)(ends)
+    await queue.put_many("t", ["", how, ""], ids=["before", "ends", "after"])
+    async with serving(worker):
+        found = await left(queue, "ends")
+        assert told in found.last_error
+        assert found.attempt == 1
+        await until_async(lambda: is_gone(queue, "after"))
+    assert worker._tally.calls == {("t", "done"): 2, ("t", "released"): 1}
+
+
+async def test_processes_that_are_killed_at_any_moment_harm_nobody_else(queue):
+    worker, drawn, killed = Worker(queue), random.Random(7), []
+    worker.on("t", concurrency=3, processes=True, timeout="1m")(works)
+    ids = [str(n) for n in range(3_000)]
+    await queue.put_many("t", [b"x" * 1_000] * len(ids), ids=ids)
+
+    def kill_one():
+        children = multiprocessing.active_children()
+        if children and len(killed) < 12 and drawn.random() < 0.1:
+            killed.append(drawn.choice(children).pid)
+            os.kill(killed[-1], signal.SIGKILL)
+
+    async def is_over():
+        counts = (await queue.stats()).topics["t"]
+        kill_one()
+        return not counts.ready + counts.leased
+
+    async with serving(worker):
+        await until_async(is_over, lambda: str(worker._tally.calls), pause_s=0.02)
+        failed = [m async for page in queue.pages("t", State.DELAYED) for m in page]
+    assert worker._tally.calls["t", "done"] + len(failed) == len(ids)
+    assert len(failed) <= len(killed)
+    for message in failed:
+        assert message.attempt == 1
+        assert "exit code -9 (SIGKILL)" in message.last_error
+
+
+async def test_a_process_that_was_killed_while_it_had_nothing_to_do_is_replaced(queue):
+    worker = Worker(queue)
+    worker.on("t", concurrency=1, processes=True)(ends)
+    async with serving(worker):
+        await queue.put("t", "", id="1")
+        await until_async(lambda: is_gone(queue, "1"))
+        [child] = multiprocessing.active_children()
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        await queue.put("t", "", id="2")
+        await until_async(lambda: is_gone(queue, "2"))
+    assert worker._tally.calls == {("t", "done"): 2}
+
+
+async def test_what_no_process_can_be_started_for_is_given_back_as_it_was(
+    queue, tmp_path, monkeypatch, caplog
+):
+    closed, worker = tmp_path / "closed", Worker(queue)
+    closed.touch()
+    monkeypatch.setenv(CLOSED, str(closed))
+    worker.on("t", concurrency=1, processes=True)(ends)
+    await queue.put("t", "3", id="1", max_attempts=2)
+    async with serving(worker):
+
+        async def are_released():
+            return (await queue.stats()).totals.get("release", 0) >= 3
+
+        await until_async(are_released)
+        closed.unlink()
+        # None of these has been an attempt.
+        assert (await left(queue, "1")).attempt == 1
+    assert "given back as it was: a process for the handler ended at its start" in caplog.text
+    assert "exit code 9" in caplog.text
+
+
+async def test_the_end_of_the_grace_ends_the_process(queue, tmp_path, caplog):
+    caplog.set_level(logging.CRITICAL)
+    worker, file = Worker(queue, grace="0s"), tmp_path / "pid"
+    worker.on("t", concurrency=1, processes=True)(hangs)
+    await queue.put("t", str(file), id="1")
+    async with serving(worker):
+        await until_async(lambda: file.exists() and file.read_text())
+    pid = int(file.read_text())
+
+    def is_gone():
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    await until_async(is_gone)
+    found = await queue.get("t", "1")
+    assert (found.state, found.attempt) == (State.READY, 0)
+    await asyncio.sleep(0)
+    assert not multiprocessing.active_children()
