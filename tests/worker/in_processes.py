@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,23 @@ def ends(message: Any) -> None:
         os.kill(os.getpid(), -int(how))
     elif how:
         os._exit(int(how))
+
+
+def hides(message: Any) -> Any:
+    """Return what nobody has run yet: a coroutine, a generator, or an asynchronous one."""
+    return {b"coroutine": _coroutine, b"generator": _generator, b"both": _both}[message.body]()
+
+
+async def _coroutine() -> None:
+    pass
+
+
+def _generator() -> Iterator[int]:
+    yield 1
+
+
+async def _both() -> AsyncIterator[int]:
+    yield 1
 
 
 def works(message: Any) -> None:

@@ -14,7 +14,7 @@ from dwell import State
 from dwell.store.memory import MemoryStore
 from dwell.worker import Worker
 from tests.waiting import until_async
-from tests.worker.in_processes import CLOSED, ends, hangs, works
+from tests.worker.in_processes import CLOSED, ends, hangs, hides, works
 from tests.worker.serving import serving
 
 
@@ -64,6 +64,15 @@ async def test_a_process_that_ends_fails_its_own_message_only(queue, how, told):
         assert found.attempt == 1
         await until_async(lambda: is_gone(queue, "after"))
     assert worker._tally.calls == {("t", "done"): 2, ("t", "released"): 1}
+
+
+async def test_what_has_not_run_is_a_failure(queue):
+    worker, kinds = Worker(queue), ["coroutine", "generator", "both"]
+    worker.on("t", concurrency=1, processes=True)(hides)
+    await queue.put_many("t", kinds, ids=kinds)
+    async with serving(worker):
+        for kind in kinds:
+            assert "of which nothing has run" in (await left(queue, kind)).last_error
 
 
 async def test_processes_that_are_killed_at_any_moment_harm_nobody_else(queue):

@@ -12,6 +12,7 @@ it, behind a byte that says which.
 
 import atexit
 import contextlib
+import inspect
 import multiprocessing
 import os
 import pickle
@@ -271,6 +272,7 @@ def _serve(handler: Callable[[Any], Any], keeps_results: bool, pipe: Connection)
 def _answer(handler: Callable[[Any], Any], message: bytes, keeps_results: bool, pid: int) -> bytes:
     try:
         value = handler(pickle.loads(message))
+        _check_ran(value)
         return _RETURNED + pickle.dumps(_returned(value, keeps_results))
     except BaseException as error:
         return _RAISED + _packed(error)
@@ -283,6 +285,18 @@ def _returned(value: object, keeps_results: bool) -> Returned:
     value = value if then is None else then.result
     is_kept = keeps_results or (then is not None and value is not None)
     return Returned(result_of(value) if is_kept else None, then)
+
+
+def _check_ran(answer: object) -> None:
+    """Raise TypeError for what a function returns that hides an asynchronous one, or a generator.
+
+    There is no event loop here, in which the worker runs what its threads return.
+    """
+    if inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+        told_as = f"{answer!r:.80}"
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise TypeError(f"the handler returned {told_as}, of which nothing has run")
 
 
 def _packed(error: BaseException) -> bytes:
