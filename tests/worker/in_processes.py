@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,6 +10,13 @@ from typing import Any
 
 #: Names a file; while there is one, no further process can import this.
 CLOSED = "DWELL_TEST_CLOSED"
+
+#: The process in which this is imported signals itself, as a terminal may at any moment.
+SIGNALLED = "DWELL_TEST_SIGNALLED"
+
+if SIGNALLED in os.environ:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
 
 if Path(os.environ.get(CLOSED, "/no such file")).exists():
     os._exit(9)
@@ -78,6 +86,16 @@ async def _both() -> AsyncIterator[int]:
 def works(message: Any) -> None:
     """Take two milliseconds."""
     time.sleep(0.002)
+
+
+def sees_signals(message: Any) -> None:
+    """Signal itself as a terminal does, and start a program, which is ended as any other."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), number)
+        program = subprocess.Popen(["sleep", "100"])
+        program.send_signal(number)
+        if program.wait() != -number:
+            raise ValueError(f"{number}: {program.returncode}")
 
 
 def hangs(message: Any) -> None:

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +15,9 @@ import dwell
 from dwell import State
 from dwell.store.memory import MemoryStore
 from dwell.worker import Worker
-from tests.waiting import until_async
-from tests.worker.in_processes import CLOSED, ends, hangs, hides, works
+from dwell.worker.processes import ProcessCall, ProcessPool
+from tests.waiting import until, until_async
+from tests.worker.in_processes import CLOSED, SIGNALLED, ends, hangs, hides, sees_signals, works
 from tests.worker.serving import serving
 
 
@@ -135,6 +138,36 @@ async def test_what_no_process_can_be_started_for_is_given_back_as_it_was(
         assert (await left(queue, "1")).attempt == 1
     assert "given back as it was: a process for the handler ended at its start" in caplog.text
     assert "exit code 9" in caplog.text
+
+
+async def test_a_signal_to_all_processes_is_the_workers(queue, monkeypatch):
+    monkeypatch.setenv(SIGNALLED, "1")
+    worker = Worker(queue)
+    worker.on("t", concurrency=1, processes=True)(sees_signals)
+    await queue.put("t", "", id="1")
+    async with serving(worker):
+        await until_async(lambda: is_gone(queue, "1"), lambda: str(worker._tally.calls))
+    assert worker._tally.calls == {("t", "done"): 1}
+
+
+def leave_one_that_hangs(file):
+    """End a program while a handler of it runs in a process that nobody has ended."""
+    pool = ProcessPool(hangs)
+    call = ProcessCall(pool, SimpleNamespace(body=file.encode()), 0)
+    threading.Thread(target=call, daemon=True).start()
+    until(lambda: os.path.exists(file) and os.path.getsize(file))
+
+
+def test_no_process_keeps_a_program_from_its_end(tmp_path):
+    file = tmp_path / "pid"
+    program = multiprocessing.get_context("spawn").Process(
+        target=leave_one_that_hangs, args=(str(file),)
+    )
+    program.start()
+    program.join(60)
+    assert program.exitcode == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)
 
 
 async def test_the_end_of_the_grace_ends_the_process(queue, tmp_path, caplog):

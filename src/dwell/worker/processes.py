@@ -10,7 +10,6 @@ that it has it, and the answer: what the handler has returned, or raised as :fun
 it, behind a byte that says which.
 """
 
-import atexit
 import contextlib
 import inspect
 import multiprocessing
@@ -19,8 +18,11 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from types import FrameType
 from typing import Any, NamedTuple
 
 from dwell.errors import InvalidInput
@@ -35,6 +37,9 @@ _CONTEXT = multiprocessing.get_context("spawn")
 _HERE, _RETURNED, _RAISED = b"here", b"+", b"-"
 #: An exception that needs more is told by its text.
 _MAX_ERROR_BYTES = 2**20
+
+#: What a terminal, or who stops a service, sends to all processes of it.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 #: How long a process may take to end when its pipe is closed, and when it is killed, seconds.
 _ENDS_S, _KILLED_S = 1.0, 10.0
@@ -69,8 +74,8 @@ class ProcessPool:
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
         self._is_closed = False
-        # Python waits at its end for processes that run, and these heed no signal.
-        atexit.register(self.close)
+        # At its end a program waits for its processes, and these heed no signal.
+        self._at_exit = Finalize(None, self.close, exitpriority=0)
 
     def take(self) -> "tuple[_Process, bool]":
         """Return a process for one call, and whether it was started just now; raises NoPlace."""
@@ -102,7 +107,7 @@ class ProcessPool:
 
     def close(self) -> None:
         """End all processes."""
-        atexit.unregister(self.close)
+        self._at_exit.cancel()
         with self._lock:
             self._is_closed = True
             idle, busy = self._idle, self._all.difference(self._idle)
@@ -195,7 +200,8 @@ class _Process:
         given = (handler, keeps_results, theirs)
         self._process = _CONTEXT.Process(target=_serve, args=given, daemon=True)
         try:
-            self._process.start()
+            with _unsignalled():
+                self._process.start()
         except Exception as error:
             self._pipe.close()
             raise NoPlace(f"no process could be started: {told(error)}") from error
@@ -247,11 +253,27 @@ class _Process:
         return code
 
 
+@contextlib.contextmanager
+def _unsignalled() -> Iterator[None]:
+    """Keep signals from what is started meanwhile until it can see to them, in this thread only."""
+    # Python's own helper, which the first process is started with, would let them through again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # --- in the process -----------------------------------------------------------------------------
 
 
 def _serve(handler: Callable[[Any], Any], keeps_results: bool, pipe: Connection) -> None:
     """Handle messages until the pipe ends."""
+    for number in _SIGNALS:
+        # Unlike SIG_IGN, this is not for the programs that a handler starts.
+        signal.signal(number, _leave_to_the_worker)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     # What it starts in turn is not to keep the pipe open: its end tells of the end of the process.
     os.set_inheritable(pipe.fileno(), False)
     os.register_at_fork(after_in_child=pipe.close)
@@ -267,6 +289,10 @@ def _serve(handler: Callable[[Any], Any], keeps_results: bool, pipe: Connection)
     except OSError:
         # The worker is gone, or the handler has closed the pipe.
         raise SystemExit(1) from None
+
+
+def _leave_to_the_worker(number: int, frame: FrameType | None) -> None:
+    """Do nothing: a signal to the whole group is the worker's, which lets its handlers end."""
 
 
 def _answer(handler: Callable[[Any], Any], message: bytes, keeps_results: bool, pid: int) -> bytes:
