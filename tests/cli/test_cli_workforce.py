@@ -5,17 +5,22 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 import dwell
+from bench.servers import free_port
 from tests.spark.conftest import ServerProcess
 from tests.waiting import until
 
 PROGRAM = Path(sys.executable).with_name("dwell")
 MODULE = """
+import asyncio
 import os
+import sys
 from dwell.worker import Worker
 
 worker = Worker({url!r})
@@ -25,6 +30,11 @@ async def handle(message):
     await worker.queue.put("{answers}", str(os.getpid()))
     if message.body == b"crashes":
         os._exit(7)
+    if message.body == b"ends":
+        sys.exit()
+    if message.body == b"waits":
+        await asyncio.sleep(5)
+        await worker.queue.put("ended", b"")
 """
 
 
@@ -47,7 +57,8 @@ def working(folder, *words):
         process.kill()
 
 
-def test_several_processes_work_and_one_that_ends_is_started_again(tmp_path, server):
+@pytest.mark.parametrize("how", ["crashes", "ends"])
+def test_several_processes_work_and_one_that_ends_is_started_again(tmp_path, server, how):
     (tmp_path / "jobs.py").write_text(MODULE.format(url=server.url, answers="pids"))
     with dwell.open(server.url) as queue, working(tmp_path, "--processes", "2") as process:
 
@@ -63,7 +74,7 @@ def test_several_processes_work_and_one_that_ends_is_started_again(tmp_path, ser
         until(lambda: len(work("x")) == 2, seconds=60)
         first = pids()
         assert process.pid not in first
-        queue.put("t", "crashes")
+        queue.put("t", how, max_attempts=1)
         until(lambda: len(work("x")) == 3, seconds=60)
     for pid in first:
         with pytest.raises(ProcessLookupError):
@@ -83,6 +94,31 @@ def test_a_worker_is_started_again_when_a_file_changes(tmp_path, server):
             return queue.stats().topics.get("new")
 
         until(is_new, seconds=60)
+
+
+@pytest.mark.parametrize("when", ["works", "changes"])
+def test_one_signal_lets_handlers_end_also_when_files_are_watched(tmp_path, server, when):
+    file, http = tmp_path / "jobs.py", f"127.0.0.1:{free_port()}"
+    file.write_text(MODULE.format(url=server.url, answers="begun"))
+    with dwell.open(server.url) as queue:
+        with working(tmp_path, "--reload", "--http", http):
+            queue.put("t", "waits")
+            until(lambda: queue.stats().topics.get("begun"))
+            if when == "changes":
+                file.write_text(MODULE.format(url=server.url, answers="new"))
+                until(lambda: readiness(http) == "stopping")
+        topics = queue.stats().topics
+        assert topics["ended"].ready == 1
+        assert not topics["t"].ready
+
+
+def readiness(address):
+    """Return what a worker answers at /readyz."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=60) as answer:
+            return answer.read().decode().strip()
+    except urllib.error.HTTPError as error:
+        return error.read().decode().strip()
 
 
 def test_a_burst_ends_with_status_zero(tmp_path, server):

@@ -74,8 +74,8 @@ def work(
             "of a server or a Redis may have several"
         )
     if processes > 1 or reload:
-        own = [app, *(["--topics", topics] if topics else []), *(["--burst"] if burst else [])]
-        run_many(own, processes, http, session.out.quiet, is_reloaded=reload)
+        own = [app, *(["--topics", topics] if topics else [])]
+        run_many(own, processes, http, session.out.quiet, is_burst=burst, is_reloaded=reload)
         return
     level = logging.ERROR if session.out.quiet else logging.INFO
     # Where the module has set up logging of its own, this does nothing.

@@ -18,20 +18,28 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_many(
-    words: Sequence[str], count: int, http: str | None, quiet: bool, *, is_reloaded: bool
+    words: Sequence[str],
+    count: int,
+    http: str | None,
+    quiet: bool,
+    *,
+    is_burst: bool,
+    is_reloaded: bool,
 ) -> None:
     """Run ``dwell work WORDS`` in ``count`` processes until SIGTERM or SIGINT, which all receive.
 
-    A process that ends with status 0, as in a burst, is not started again.
+    One that ends is started again, unless it has ended a burst with status 0. When files are
+    watched, all are started again at the next change.
     """
+    burst = ["--burst"] if is_burst else []
     commands = [
-        [*_PROGRAM, *(["--quiet"] if quiet else []), "work", *words, *_http_of(http, at)]
+        [*_PROGRAM, *(["--quiet"] if quiet else []), "work", *words, *burst, *_http_of(http, at)]
         for at in range(count)
     ]
     if is_reloaded:
         _run_reloaded(commands)
     else:
-        _Force(commands).run()
+        _Force(commands).run(is_burst=is_burst)
 
 
 def _http_of(http: str | None, at: int) -> list[str]:
@@ -48,8 +56,8 @@ def _run_reloaded(commands: Sequence[Sequence[str]]) -> None:
         raise InvalidInput(f"reload: needs pip install 'dwell[worker]': {error}") from None
     here = os.getcwd()
     force = _Force(commands)
-    force.start()
     force.listen()
+    force.start()
     changes = watchfiles.watch(
         here,
         watch_filter=watchfiles.PythonFilter(),
@@ -87,45 +95,62 @@ class _Force:
 
     def __init__(self, commands: Sequence[Sequence[str]]) -> None:
         self._commands = commands
-        self._running: list[subprocess.Popen[bytes] | None] = []
+        self._running: list[subprocess.Popen[bytes] | None] = [None] * len(commands)
+        self._are_told = False
         self.stopping = _Stopping()
 
     def start(self) -> None:
-        """Start all."""
-        self._running = [self._started(command) for command in self._commands]
+        """Start all, unless they are to stop."""
+        self._are_told = False
+        for at in range(len(self._commands)):
+            self._start(at)
 
-    def _started(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+    def _start(self, at: int) -> None:
+        if self.stopping.is_set():
+            return
         # A Ctrl-C comes to this process, which sends it on, once.
-        return subprocess.Popen(command, process_group=0)
+        process = subprocess.Popen(self._commands[at], process_group=0)
+        self._running[at] = process
+        if self.stopping.is_set():
+            # The signal may have come before this one stood in the list.
+            process.terminate()
 
     def listen(self) -> None:
         """Send on the signals that come."""
         for number in _SIGNALS:
             signal.signal(number, self._send)
 
-    def run(self) -> None:
-        """Run all until they have ended, or were told to."""
-        self.start()
+    def run(self, *, is_burst: bool) -> None:
+        """Run all until they were told to end, or have ended a burst."""
         self.listen()
+        self.start()
         while any(self._running):
             time.sleep(_LOOK_S)
             for at, process in enumerate(self._running):
                 if process is None or process.poll() is None:
                     continue
                 self._running[at] = None
-                if process.returncode and not self.stopping.is_set():
-                    time.sleep(_AGAIN_S)
+                if process.returncode or not is_burst:
                     if not self.stopping.is_set():
-                        self._running[at] = self._started(self._commands[at])
+                        time.sleep(_AGAIN_S)
+                    self._start(at)
 
     def end(self) -> None:
-        """Terminate all processes, and wait until they have finished their work."""
-        for process in filter(None, self._running):
-            process.terminate()
+        """Wait until all have finished their work, and tell them to, unless they know."""
+        if not self._are_told:
+            self._are_told = True
+            self._tell(signal.SIGTERM)
         for process in filter(None, self._running):
             process.wait()
 
     def _send(self, number: int, frame: FrameType | None) -> None:
+        is_first = not self.stopping.is_set()
         self.stopping.set()
+        # Those that end already would take it for a second signal, which ends their grace.
+        if not (is_first and self._are_told):
+            self._are_told = True
+            self._tell(number)
+
+    def _tell(self, number: int) -> None:
         for process in filter(None, self._running):
             process.send_signal(number)
