@@ -165,9 +165,12 @@ def test_no_process_keeps_a_program_from_its_end(tmp_path):
     )
     program.start()
     program.join(60)
-    assert program.exitcode == 0
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(file.read_text()), 0)
+    try:
+        assert program.exitcode == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(file.read_text()), 0)
+    finally:
+        program.kill()
 
 
 async def test_the_end_of_the_grace_ends_the_process(queue, tmp_path, caplog):
