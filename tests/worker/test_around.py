@@ -1,5 +1,7 @@
 """What a worker does around its handlers: middleware, bursts, health and numbers."""
 
+import asyncio
+
 import aiohttp
 import pytest
 
@@ -94,6 +96,16 @@ async def test_a_burst_ends_when_nothing_can_be_taken():
         await worker.serve(burst=True)
 
 
+async def test_a_burst_leaves_no_lease_keeper_behind():
+    async with dwell.Queue(MemoryStore(dwell.RealClock())) as queue:
+        worker = Worker(queue)
+        worker.on("t")(lambda message: None)
+        await queue.put("t", b"x")
+        await worker.serve(burst=True)
+        # What else there is sleeps for the queue.
+        assert not [t for t in asyncio.all_tasks() if "LeaseKeeper" in repr(t.get_coro())]
+
+
 async def test_only_the_handlers_of_some_topics_run():
     async with dwell.Queue(MemoryStore(dwell.RealClock())) as queue:
         worker = Worker(queue)
@@ -103,7 +115,7 @@ async def test_only_the_handlers_of_some_topics_run():
             await queue.put(topic, b"")
         await worker.serve(burst=True, topics=["b"])
         left = {topic: counts.ready for topic, counts in (await queue.stats()).topics.items()}
-        assert left == {"a": 1, "b": 0, "c": 0}
+        assert left == {"a": 1, "b": 0, "c": 1}
         with pytest.raises(InvalidInput, match="topics: got 'd', expected some of: a, b, c"):
             await worker.serve(topics=["a", "d"])
 

@@ -37,7 +37,9 @@ class LeaseKeeper:
         self._is_over = False
 
     def start(self) -> None:
-        """Begin to keep; needs a running event loop."""
+        """Begin to keep, unless it does; needs a running event loop."""
+        if self._task is not None and not self._task.done():
+            return
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._ended)
 
