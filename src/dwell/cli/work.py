@@ -29,7 +29,7 @@ _App = Annotated[
 _Topics = Annotated[
     str | None,
     typer.Option(
-        metavar="NAMES", help="Run only the handlers of these topics: a,b.", show_default=False
+        metavar="NAMES", help="Handle the messages of these topics only: a,b.", show_default=False
     ),
 ]
 _Burst = Annotated[bool, typer.Option("--burst", help="End when nothing can be taken.")]

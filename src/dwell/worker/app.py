@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -237,10 +238,11 @@ class Worker:
     def run(self, *, topics: Sequence[str] = (), burst: bool = False, http: str = "") -> None:
         """Handle messages until SIGTERM or SIGINT, then stop gracefully and return.
 
-        With ``topics`` only the handlers of those run. In a ``burst`` it returns when nothing is
-        left that can be taken now. At ``http``, HOST:PORT, it answers to ``/healthz``, ``/readyz``
-        and ``/metrics``. A second signal ends the grace. Raises InvalidInput, StoreError if the
-        store cannot do its work, and SystemExit or KeyboardInterrupt after a handler has raised it.
+        With ``topics`` it handles the messages of those only. In a ``burst`` it returns when
+        nothing is left that can be taken now. At ``http``, HOST:PORT, it answers to ``/healthz``,
+        ``/readyz`` and ``/metrics``. A second signal ends the grace. Raises InvalidInput,
+        StoreError if the store cannot do its work, and SystemExit or KeyboardInterrupt after a
+        handler has raised it.
         """
         asyncio.run(self._run(topics=topics, burst=burst, http=http))
 
@@ -265,12 +267,16 @@ class Worker:
             raise self._exit
 
     def _chosen(self, topics: Sequence[str]) -> list[Subscription]:
-        """Return the handlers of some topics, of all if none is named."""
+        """Return the handlers with those of their topics that are named; all if none is."""
         known = {topic for sub in self._subscriptions for topic in sub.topics}
         if unknown := sorted(set(topics) - known):
             allowed = ", ".join(sorted(known)) or "none"
             raise InvalidInput(f"topics: got {unknown[0]!r:.80}, expected some of: {allowed}")
-        return [s for s in self._subscriptions if not topics or set(s.topics) & set(topics)]
+        if not topics:
+            return list(self._subscriptions)
+        named = [tuple(t for t in s.topics if t in topics) for s in self._subscriptions]
+        pairs = zip(self._subscriptions, named, strict=True)
+        return [dataclasses.replace(sub, topics=own) for sub, own in pairs if own]
 
     @contextlib.asynccontextmanager
     async def _watched(self, http: str) -> AsyncIterator[None]:
