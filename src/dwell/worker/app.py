@@ -92,6 +92,7 @@ class Worker:
         self._grace_seconds = values.delay_ms(grace, "grace") / 1000
         self._owner = values.owner(owner) or f"{socket.gethostname()}:{os.getpid()}"
         self._subscriptions: list[Subscription] = []
+        self._runners: list[Runner] = []
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_to_stop = self._has_run = False
@@ -299,7 +300,9 @@ class Worker:
     def _why_not_ready(self) -> str | None:
         if self._stopping.is_set():
             return "stopping"
-        return "the store is not open" if self._queue is None else None
+        if self._queue is None:
+            return "the store is not open"
+        return next((runner.trouble for runner in self._runners if runner.trouble), None)
 
     async def _work(self, queue: Queue, chosen: list[Subscription], *, burst: bool) -> None:
         loop = RunningLoop()
@@ -316,12 +319,14 @@ class Worker:
             if not isinstance(queue.store, RemoteStore):
                 firing.start()
             how = (self._owner, self._end_all, self._around, self._tally)
-            await self._run_until_stopped([Runner(queue, s, *how) for s in chosen], burst=burst)
+            self._runners = [Runner(queue, s, *how) for s in chosen]
+            await self._run_until_stopped(self._runners, burst=burst)
         finally:
             await firing.stop()
             if renewing is not None:
                 await renewing.stop()
             self._queue = self._sync = None
+            self._runners = []
             loop.close()
 
     def _begin(self) -> None:

@@ -22,13 +22,15 @@ class Job:
     handler can be cancelled, and ``was_cancelled`` that other code than the handler has cancelled
     it. ``result`` is what the handler returned, if that is kept, and ``then`` if it is a message to
     put. ``call`` ends a handler outside of the loop. ``is_late`` says that it has exceeded its
-    limit, and ``is_given_up`` that the worker has stopped waiting for it.
+    limit, and ``is_given_up`` that the worker has stopped waiting for it. ``is_heard`` says that
+    the store has taken what became of it.
     """
 
     __slots__ = (
         "call",
         "ends_at_ms",
         "is_given_up",
+        "is_heard",
         "is_in_loop",
         "is_late",
         "is_lost",
@@ -63,7 +65,7 @@ class Job:
             self.leases.setdefault(given_ms, []).append(receipt)
         self.leased_from(min(until_ms) - min(self.leases))
         self.is_lost = self.is_in_loop = self.is_settled = self.was_cancelled = False
-        self.is_late = self.is_given_up = False
+        self.is_late = self.is_given_up = self.is_heard = False
         self.call: Callable[[], Any] | None = None
         self.outcome: Outcome | None = None
         self.result: bytes | None = None

@@ -134,6 +134,8 @@ class Runner:
         self._running: dict[asyncio.Task[None], Job] = {}
         self._random = random.Random()
         self._held = 0
+        #: Why nothing is taken, while that is so.
+        self.trouble: str | None = None
         #: How many calls were begun.
         self.handled = 0
         self._room = asyncio.Event()
@@ -154,16 +156,19 @@ class Runner:
         while True:
             await self._room.wait()
             try:
-                batch = await self._take(0 if burst else _WAIT)
+                # A take that waits would not tell for long that takes are answered again.
+                batch = await self._take(0 if burst or self.trouble else _WAIT)
             except (StoreClosed, StoreFailed, AccessDenied):
                 raise
             except Exception as error:
                 # Whatever it was, another answer may be better.
                 is_known = isinstance(error, DwellError)
                 topics = ", ".join(self._sub.topics)
+                self.trouble = f"{topics}: could not take: {error}"
                 _log.warning("%s: could not take: %s", topics, error, exc_info=not is_known)
                 await self._queue.clock.sleep(_BACKOFF_MS)
             else:
+                self.trouble = None
                 self._accept(batch)
                 if burst and not len(batch):
                     if not self._running:
@@ -279,8 +284,13 @@ class Runner:
         begun_s = time.perf_counter()
         outcome = await self._outcome(job)
         if not job.is_given_up:
-            self._tally.add(job.topic, outcome, time.perf_counter() - begun_s)
+            seconds = time.perf_counter() - begun_s
             await self._settle(job, outcome)
+            self._count(job, outcome, seconds)
+
+    def _count(self, job: Job, outcome: Outcome, seconds: float) -> None:
+        """Count a call by what the store has answered; without an answer its message comes back."""
+        self._tally.add(job.topic, outcome if job.is_heard else Lost(), seconds)
 
     def _leave(self, job: Job) -> None:
         self._keeper.remove(job)
@@ -333,7 +343,6 @@ class Runner:
         if not job.is_in_loop:
             self._pool.replace_one()
         outcome = self._late(job)
-        self._tally.add(job.topic, outcome, self._sub.timeout_ms / 1000)
         self._spawn(job, self._settle_late(job, outcome))
 
     async def _settle_late(self, job: Job, outcome: Outcome) -> None:
@@ -341,6 +350,7 @@ class Runner:
         if self._around:
             await self._around.after(job.what, Expired())
         await self._settle(job, outcome)
+        self._count(job, outcome, self._sub.timeout_ms / 1000)
 
     def _late(self, job: Job) -> Outcome:
         if job.is_lost:
@@ -501,7 +511,9 @@ class Runner:
         except Exception:
             _log.exception("%r: could not be settled; its lease will end", job)
         else:
-            if stale := said.count(Result.STALE):
+            stale = said.count(Result.STALE)
+            job.is_heard = stale < len(job)
+            if stale:
                 _log.warning("%r: %d leases had ended before it was settled", job, stale)
             if said.count(Result.BURIED):
                 why = outcome.reason if isinstance(outcome, Dead) else "its attempts are used up"
