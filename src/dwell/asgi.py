@@ -12,6 +12,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -22,7 +23,13 @@ from starlette.requests import HTTPConnection
 from dwell.errors import StoreClosed
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
+from dwell.tasks import finished
 from dwell.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+#: How long the start of an application waits for its worker to take messages.
+_START_SECONDS = 5.0
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
@@ -32,15 +39,23 @@ def lifespan(
 ) -> Lifespan:
     """Return a lifespan that opens the store at a URL; :func:`dwell.open` has the ``options``.
 
-    A ``worker`` handles messages in the same process, and stops gracefully with it.
+    A ``worker`` handles messages in the same process, and stops gracefully with it. If it was made
+    with the same URL, it uses the queue of the application. What ends it at its start ends the
+    start of the application; a server that does not answer is waited for in the background. What
+    ends it later is logged at once, :func:`queue_of` raises StoreClosed from then on, and the
+    lifespan raises it when the application ends.
     """
 
     @contextlib.asynccontextmanager
     async def opened(app: Any) -> AsyncIterator[None]:
         async with open_queue(url, **options) as queue:
-            app.state.dwell = queue
+            app.state.dwell, app.state.dwell_ended = queue, None
             try:
-                async with _working(worker):
+                if worker is None:
+                    yield
+                    return
+                shared = queue if _is_at(worker, url) else None
+                async with _working(worker, shared, app.state):
                     yield
             finally:
                 app.state.dwell = None
@@ -49,8 +64,14 @@ def lifespan(
 
 
 def queue_of(connection: HTTPConnection) -> Queue:
-    """Return the queue of the application that a request came to; raises StoreClosed."""
-    queue = getattr(connection.app.state, "dwell", None)
+    """Return the queue of the application that a request came to.
+
+    Raises StoreClosed without one, and after an error has ended the worker of the application.
+    """
+    state = connection.app.state
+    queue, ended = getattr(state, "dwell", None), getattr(state, "dwell_ended", None)
+    if ended is not None:
+        raise StoreClosed(f"the worker of the application has ended: {ended!r:.200}") from ended
     if queue is None:
         raise StoreClosed(
             "the application has no queue, expected lifespan=dwell.asgi.lifespan(...)"
@@ -60,13 +81,63 @@ def queue_of(connection: HTTPConnection) -> Queue:
 
 
 @contextlib.asynccontextmanager
-async def _working(worker: Worker | None) -> AsyncIterator[None]:
-    if worker is None:
-        yield
-        return
-    serving = asyncio.create_task(worker.serve())
+async def _working(worker: Worker, queue: Queue | None, state: Any) -> AsyncIterator[None]:
+    """Let a worker serve; raises what ends it, before the block if it ends at its start."""
+    serving = asyncio.create_task(_served(worker, queue))
+    taking = asyncio.create_task(worker.taking())
+    try:
+        await asyncio.wait(
+            [serving, taking], timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+    except asyncio.CancelledError:
+        serving.cancel()
+        raise
+    finally:
+        taking.cancel()
+    if serving.done():
+        _raise(serving.result())
+    elif not taking.done():
+        _log.warning("the worker takes nothing yet, the application starts all the same")
+    serving.add_done_callback(lambda task: _note_end(task, state))
     try:
         yield
     finally:
         worker.stop()
-        await serving
+        error = await finished(serving, serving.cancel)
+    _raise(error)
+
+
+async def _served(worker: Worker, queue: Queue | None) -> BaseException | None:
+    """Return what a worker ends with, as SystemExit from a task would end the loop at once."""
+    try:
+        await worker.serve(queue=queue)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return error
+    return None
+
+
+def _note_end(serving: "asyncio.Task[BaseException | None]", state: Any) -> None:
+    error = None if serving.cancelled() else serving.result()
+    if error is not None:
+        _log.critical("the worker of the application has ended", exc_info=error)
+        state.dwell_ended = error
+
+
+def _raise(error: BaseException | None) -> None:
+    if error is not None:
+        raise error
+
+
+def _is_at(worker: Worker, url: str | os.PathLike[str]) -> bool:
+    """Tell whether a worker was made with a URL, or with another one of the same folder."""
+    source = worker.source
+    return not isinstance(source, Queue) and _place(source) == _place(url)
+
+
+def _place(url: str | os.PathLike[str]) -> str:
+    text = os.fspath(url)
+    if isinstance(url, str) and ":" in text and not text.startswith("file:"):
+        return text
+    return os.path.realpath(text.removeprefix("file:").removeprefix("//"))

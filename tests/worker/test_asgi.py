@@ -7,7 +7,10 @@ from fastapi import Depends, FastAPI
 from fastapi.testclient import TestClient
 
 import dwell
+import dwell.asgi
+from bench.servers import free_port
 from dwell.asgi import lifespan, queue_of
+from dwell.store.memory import MemoryStore
 from dwell.worker import Worker
 from tests.spark.conftest import ServerProcess
 from tests.waiting import until
@@ -57,3 +60,88 @@ def test_a_worker_runs_with_the_application(tmp_path):
             until(lambda: client.get("/left").json() == 0)
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("place", ["memory:", "folder", "file:"])
+def test_a_worker_of_the_same_url_shares_the_queue(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    url = "file:" + str(tmp_path / "store") if place == "file:" else place
+    worker, seen = Worker("./folder" if place == "folder" else url), []
+    worker.on("orders")(lambda message: seen.append(message.id))
+    with TestClient(application(lifespan(url, worker=worker))) as client:
+        client.post("/orders/1")
+        until(lambda: seen == ["1"])
+        until(lambda: client.get("/left").json() == 0)
+
+
+async def test_a_worker_serves_twice_also_when_the_application_ends_at_once():
+    worker = Worker("memory:")
+    worker.on("orders")(lambda message: None)
+    app = application(lifespan("memory:", worker=worker))
+    for _ in range(2):
+        async with app.router.lifespan_context(app):
+            pass
+
+
+def test_what_ends_a_worker_at_its_start_ends_the_start_of_the_application(tmp_path):
+    started = []
+
+    def start(worker):
+        with TestClient(application(lifespan("memory:", worker=worker))):
+            started.append(worker)
+
+    with pytest.raises(dwell.InvalidInput, match="on: got no handler"):
+        start(Worker("memory:"))
+    with dwell.open(tmp_path / "held"):
+        worker = Worker(tmp_path / "held")
+        worker.on("orders")(lambda message: None)
+        with pytest.raises(dwell.StoreLocked):
+            start(worker)
+    worker = Worker("nowhere://x")
+    worker.on("orders")(lambda message: None)
+    with pytest.raises(dwell.InvalidUrl):
+        start(worker)
+    assert not started
+
+
+class Failing(MemoryStore):
+    """A store that fails for good with the first message."""
+
+    async def take(self, topics, limit, lease_ms, owner):
+        if taken := await super().take(topics, limit, lease_ms, owner):
+            raise dwell.StoreFailed("fsync failed")
+        return taken
+
+
+def test_who_asks_for_the_queue_is_told_what_has_ended_the_worker(caplog):
+    worker = Worker(dwell.Queue(Failing(dwell.RealClock())))
+    worker.on("t")(lambda message: None)
+
+    told = []
+
+    def is_told(client):
+        try:
+            client.get("/left")
+        except dwell.StoreClosed as error:
+            return "the worker of the application has ended: StoreFailed" in str(error)
+        return False
+
+    def use():
+        with TestClient(application(lifespan("memory:", worker=worker))) as client:
+            assert client.get("/left").json() == 0
+            worker.sync_queue.put("t", b"")
+            until(lambda: is_told(client))
+            told.append(caplog.text)
+
+    with pytest.raises(dwell.StoreFailed, match="fsync failed"):
+        use()
+    # What the application ends with would hide that it was told before.
+    assert "the worker of the application has ended" in told[0]
+
+
+def test_an_application_starts_without_the_server_of_its_worker(tmp_path, monkeypatch):
+    monkeypatch.setattr(dwell.asgi, "_START_SECONDS", 0.1)
+    worker = Worker(f"http://127.0.0.1:{free_port()}")
+    worker.on("t")(lambda message: None)
+    with TestClient(application(lifespan("memory:", worker=worker))) as client:
+        assert client.get("/left").json() == 0

@@ -97,6 +97,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_to_stop = self._has_run = False
         self._stopping = asyncio.Event()
+        self._have_begun = asyncio.Event()
         self._grace: asyncio.Future[None] | None = None
         self._exit: BaseException | None = None
         self._queue: Queue | None = None
@@ -108,6 +109,11 @@ class Worker:
         source = self._source
         place = "its queue" if isinstance(source, Queue) else shown(os.fspath(source))
         return f"serving {'; '.join(map(str, self._subscriptions)) or 'nothing'} at {place}"
+
+    @property
+    def source(self) -> Queue | str | os.PathLike[str]:
+        """The queue or the URL that it was made with."""
+        return self._source
 
     @property
     def is_shareable(self) -> bool:
@@ -248,19 +254,25 @@ class Worker:
         asyncio.run(self._run(topics=topics, burst=burst, http=http))
 
     async def serve(
-        self, *, topics: Sequence[str] = (), burst: bool = False, http: str = ""
+        self,
+        *,
+        topics: Sequence[str] = (),
+        burst: bool = False,
+        http: str = "",
+        queue: Queue | None = None,
     ) -> None:
         """Handle messages in the running event loop until :meth:`stop`.
 
-        The arguments and the errors are those of :meth:`run`. Cancelling the call stops the worker;
-        cancelling it again ends the grace.
+        The arguments and the errors are those of :meth:`run`. ``queue`` is an open queue that it
+        serves this time instead of its own. Cancelling the call stops the worker; cancelling it
+        again ends the grace.
         """
         chosen = self._chosen(topics)
         self._begin()
         try:
-            async with self._watched(http), self._opened() as queue:
-                if queue is not None:
-                    await self._work(queue, chosen, burst=burst)
+            async with self._watched(http), self._opened(queue or self._source) as opened:
+                if opened is not None:
+                    await self._work(opened, chosen, burst=burst)
         finally:
             with self._lock:
                 self._loop = None
@@ -302,7 +314,8 @@ class Worker:
             return "stopping"
         if self._queue is None:
             return "the store is not open"
-        return next((runner.trouble for runner in self._runners if runner.trouble), None)
+        waiting = (runner.trouble for runner in self._runners if not runner.takes.is_set())
+        return next(waiting, None)
 
     async def _work(self, queue: Queue, chosen: list[Subscription], *, burst: bool) -> None:
         loop = RunningLoop()
@@ -320,6 +333,7 @@ class Worker:
                 firing.start()
             how = (self._owner, self._end_all, self._around, self._tally)
             self._runners = [Runner(queue, s, *how) for s in chosen]
+            self._have_begun.set()
             await self._run_until_stopped(self._runners, burst=burst)
         finally:
             await firing.stop()
@@ -337,11 +351,18 @@ class Worker:
                 raise InvalidInput("serve: the worker runs already, expected one at a time")
             self._loop = asyncio.get_running_loop()
             self._stopping, self._grace = asyncio.Event(), self._loop.create_future()
+            self._have_begun = asyncio.Event()
             self._exit = None
             if self._is_to_stop:
                 self._stopping.set()
             self._is_to_stop = False
             self._has_run = True
+
+    async def taking(self) -> None:
+        """Return when a worker that serves takes messages for each of its handlers."""
+        await self._have_begun.wait()
+        for runner in self._runners:
+            await runner.takes.wait()
 
     def stop(self) -> None:
         """Stop taking messages, and end :meth:`serve` within the grace; from any thread.
@@ -379,9 +400,8 @@ class Worker:
         await self.serve(**how)
 
     @contextlib.asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Queue | None]:
+    async def _opened(self, source: Queue | str | os.PathLike[str]) -> AsyncIterator[Queue | None]:
         """Open what was given, unless it is a queue that is open already; None after a stop."""
-        source = self._source
         if isinstance(source, Queue) and source.is_open:
             yield source
             return

@@ -134,8 +134,9 @@ class Runner:
         self._running: dict[asyncio.Task[None], Job] = {}
         self._random = random.Random()
         self._held = 0
-        #: Why nothing is taken, while that is so.
-        self.trouble: str | None = None
+        #: Whether takes are answered, and why not while they are not.
+        self.takes = asyncio.Event()
+        self.trouble = f"{', '.join(subscription.topics)}: nothing was taken yet"
         #: How many calls were begun.
         self.handled = 0
         self._room = asyncio.Event()
@@ -157,18 +158,20 @@ class Runner:
             await self._room.wait()
             try:
                 # A take that waits would not tell for long that takes are answered again.
-                batch = await self._take(0 if burst or self.trouble else _WAIT)
+                is_known = self.takes.is_set()
+                batch = await self._take(_WAIT if is_known and not burst else 0)
             except (StoreClosed, StoreFailed, AccessDenied):
                 raise
             except Exception as error:
                 # Whatever it was, another answer may be better.
-                is_known = isinstance(error, DwellError)
+                is_ours = isinstance(error, DwellError)
                 topics = ", ".join(self._sub.topics)
+                self.takes.clear()
                 self.trouble = f"{topics}: could not take: {error}"
-                _log.warning("%s: could not take: %s", topics, error, exc_info=not is_known)
+                _log.warning("%s: could not take: %s", topics, error, exc_info=not is_ours)
                 await self._queue.clock.sleep(_BACKOFF_MS)
             else:
-                self.trouble = None
+                self.takes.set()
                 self._accept(batch)
                 if burst and not len(batch):
                     if not self._running:
