@@ -40,6 +40,8 @@ _LOADED += ["httptools", "msgspec", "pyarrow.compute", "pyarrow.parquet", "redis
 #: What pytest and the simulation end with when tests have failed; anything else is an error of the
 #: run, as is the second, which a run ends with that raised.
 _FAILED, _RAISED = 1, 101
+#: The processes of the present runs.
+_running: set[int] = set()
 
 
 class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,10 +126,10 @@ def _verdict(caught_by: list[str], place: Path) -> str | None:
     )
     run.start()
     assert run.pid is not None
+    _running.add(run.pid)
     run.join(_MOST_S)
-    # Servers that the tests started are of its group.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(run.pid, signal.SIGKILL)
+    _running.discard(run.pid)
+    _kill(run.pid)
     run.join()
     if run.exitcode == _FAILED:
         return None
@@ -136,6 +138,12 @@ def _verdict(caught_by: list[str], place: Path) -> str | None:
     if run.exitcode == -signal.SIGKILL:
         return f"its run did not end within {_MOST_S} s"
     return f"its run failed:\n{output.read_text(errors='replace')[-2000:]}"
+
+
+def _kill(pid: int) -> None:
+    """End a run, with the servers that its tests started: they are of its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _run(caught_by: list[str], place: Path, output: Path) -> None:
@@ -203,8 +211,16 @@ def main() -> None:
             if problem is not None:
                 wrong[mutant.name] = problem
 
+        # Who ends this program ends its runs and brokers.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(attempt, chosen))
+            try:
+                list(pool.map(attempt, chosen))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for pid in _running:
+                    _kill(pid)
+                raise
     print(f"mutants: {len(chosen) - len(wrong)} passed, {len(wrong)} failed")
     sys.exit(bool(wrong))
 
