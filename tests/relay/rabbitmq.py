@@ -88,19 +88,20 @@ class Queues:
     def read(self, queue: str, at_least: int, found: list[Any] | None = None) -> list[Any]:
         """Take so many messages from a queue, and what else is there.
 
-        If the broker fails meanwhile, what was read is in ``found``, and may be read again.
+        Where the broker may fail meanwhile, give ``found``: what was read is there then, and is
+        acked, so that it may be read again but is never lost.
         """
-        found = [] if found is None else found
+        acks, found = found is not None, [] if found is None else found
 
         async def get(channel: Any) -> None:
             one = None
             for _ in range(_MOST):
-                got = await channel.basic_get(queue)
+                got = await channel.basic_get(queue, no_ack=not acks)
                 if not got.delivery.name.endswith("Ok"):
                     break
                 one = got
                 found.append(one)
-            if one is not None:
+            if acks and one is not None:
                 await channel.basic_ack(one.delivery.delivery_tag, multiple=True)
 
         def are_there() -> bool:
