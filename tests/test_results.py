@@ -297,3 +297,28 @@ async def test_put_over_a_result_frees_its_row(tmp_path, on_conflict):
                 await queue.put("t", b"new", id="1", on_conflict=on_conflict)
             assert queue.store.core.machine.table.used == 1
             assert (await queue.get("t", "1")).body == b"new"
+
+
+async def test_many_who_wait_in_one_topic_look_seldom(monkeypatch):
+    async with dwell.open("memory:") as queue:
+        looked, look = 0, queue.store.results
+
+        async def results(topic, ids):
+            nonlocal looked
+            looked += len(ids)
+            return await look(topic, ids)
+
+        monkeypatch.setattr(queue.store, "results", results)
+        ids = [f"{number}" for number in range(1_000)]
+        await queue.put_many("t", [b""] * len(ids), ids=ids)
+        waits = [asyncio.create_task(queue.result("t", id_, wait=PATIENCE_S)) for id_ in ids]
+        await until_async(lambda: len(queue._watchers.topics.get("t", ())) == len(ids))
+        held = await queue.take("t", len(ids))
+        for at in range(50):
+            await queue.ack(held[at])
+            await asyncio.sleep(0)
+        # A few looks of all of them follow the first ends at once.
+        assert looked < 12 * len(ids)
+        await queue.ack(held.picked(list(range(50, len(ids)))))
+        outcomes = await asyncio.gather(*waits)
+    assert {one.state for one in outcomes} == {"done"}

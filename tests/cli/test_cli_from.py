@@ -123,3 +123,9 @@ def test_a_file_that_ends_early_tells_what_was_put(cli, tmp_path):
     done = cli.run("put", "t", "--from", str(file), code=1)
     assert done.stdout == "4,000 created, 0 kept, 0 replaced\n"
     assert "from row 4000 on" in done.stderr
+
+
+def test_names_of_csv_columns_that_cannot_be_are_refused(cli, tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_bytes(b"body,\xff\nx,y\n")
+    assert "got bytes that are no UTF-8" in cli.error("put", "t", "--from", str(file))

@@ -11,9 +11,11 @@ import pytest
 import dwell
 from dwell import Outcome, Result
 from dwell.clock import RealClock
-from dwell.errors import Forbidden, StoreError, StoreFull
+from dwell.errors import Forbidden, StoreDamaged, StoreError, StoreFull
 from dwell.server.tokens import Tokens, hash_of
+from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
+from dwell.wire.callnumber import AGAIN_MARK, CALL_HEADER
 from tests.http.served import Served, served
 from tests.waiting import PATIENCE_S, until_async
 
@@ -196,6 +198,59 @@ async def test_results_count_in_the_quota(tmp_path):
             await queue.ack(held["2"], result=bytes(4_000))
         assert await queue.ack(held["2"]) is Result.ACKED
         assert await queue.ack(held["3"], result=b"small") is Result.ACKED
+
+
+async def test_results_count_in_the_quota_when_no_message_is_left(tmp_path):
+    grant = 'put = ["t"]\ntake = ["t"]\nquota = { stored_bytes = 5000 }'
+    async with (
+        served(tokens=tokens_in(tmp_path, a=grant)) as server,
+        dwell.open(server.url, token="a") as queue,
+    ):
+        held = await taken(queue, "1")
+        assert await queue.ack(held["1"], result=bytes(4_000)) is Result.ACKED
+        # A new look finds no message in the topic.
+        server.service.quotas._looks._good_until_s = 0.0
+        held = await taken(queue, "2")
+        with pytest.raises(StoreFull, match="stored_bytes"):
+            await queue.ack(held["2"], result=bytes(4_000))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"results": ["x" * 6_000]}, {"then": {"body": "x" * 6_000}, "then_topic": "t"}],
+    ids=["result", "follow-up"],
+)
+async def test_a_repeat_of_what_was_never_done_passes_no_quota(tmp_path, more):
+    grant = 'put = ["t"]\ntake = ["t"]\nquota = { stored_bytes = 5000 }'
+    async with (
+        served(EmbeddedStore(tmp_path / "store"), tokens=tokens_in(tmp_path, a=grant)) as server,
+        dwell.open(server.url, token="a") as queue,
+        aiohttp.ClientSession(server.url) as session,
+    ):
+        held = await taken(queue, "1")
+        head = {"authorization": "Bearer a", CALL_HEADER: f"{11:x}{AGAIN_MARK}"}
+        ask = {"receipts": [held["1"].receipt], **more}
+        async with session.post("/v1/ack", json=ask, headers=head) as answer:
+            assert answer.status == 507
+        assert (await queue.result("t", "1")).state == "leased"
+
+
+async def test_a_damaged_result_is_an_error_of_its_own(server, monkeypatch):
+    async with dwell.open(server.url) as queue:
+        held = await taken(queue, *"abc")
+        await queue.ack(list(held.values()), results=["1", "2", "3"])
+        look = server.service.queue.result
+
+        async def result(topic, id_, **words):
+            if id_ == "b":
+                raise StoreDamaged("cannot be read")
+            return await look(topic, id_, **words)
+
+        monkeypatch.setattr(server.service.queue, "result", result)
+        looks = (queue.result("t", id_) for id_ in "abc")
+        a, b, c = await asyncio.gather(*looks, return_exceptions=True)
+    assert (a.result, c.result) == (b"1", b"3")
+    assert isinstance(b, StoreDamaged)
 
 
 async def test_server_without_results_is_told_of(server):

@@ -7,7 +7,7 @@ import pytest
 import dwell
 from dwell import Outcome, Then
 from dwell.worker import Worker
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until_async
 from tests.worker.serving import serving
 
 
@@ -67,6 +67,24 @@ async def test_bad_follow_up_is_a_failure(then, error):
             found = await queue.result("first", "1", wait=PATIENCE_S)
         assert found.state == "dead"
         assert error in found.error
+
+
+async def test_follow_up_without_room_is_tried_again_and_then_is_the_error(caplog):
+    async with dwell.open("memory:") as queue:
+        worker = Worker(queue)
+        worker.on("first")(lambda message: Then("full", "x"))
+        await queue.configure("full", max_pending=1)
+        await queue.put("full", "there")
+        async with serving(worker):
+            await queue.put("first", 20, id="1", max_attempts=1, lease="2s")
+            await until_async(lambda: "could not be settled yet" in caplog.text)
+            found = await queue.result("first", "1", wait=PATIENCE_S)
+            assert found.state == "dead"
+            assert "TopicFull: topic 'full'" in found.error
+            await queue.put("first", 20, id="2", lease="1h")
+            (there,) = await queue.take("full")
+            await queue.ack(there)
+            assert (await queue.result("first", "2", wait=PATIENCE_S)).state == "done"
 
 
 async def test_handler_of_batches_has_no_follow_up():

@@ -90,6 +90,9 @@ def _csv_parts(pa: Any, name: str) -> Iterator[Part]:
     file = open(name, encoding="utf-8-sig", errors="surrogateescape", newline="")  # noqa: SIM115
     reader = csv.reader(file)
     names = next(reader, [])
+    if fault := _fault(names, names):
+        file.close()
+        raise InvalidInput(f"from: column names of {name!r:.200}: {fault}")
 
     def parts() -> Iterator[Part]:
         row = 0

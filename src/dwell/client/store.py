@@ -425,9 +425,15 @@ class HttpStore(Counting):
             start = following(start, batch.next, len(texts))
         return [found.get(id_) for id_ in texts]
 
-    async def results(self, topic: str, ids: Sequence[bytes]) -> list[Outcome]:
+    async def results(self, topic: str, ids: Sequence[bytes]) -> Sequence[Outcome | StoreDamaged]:
         """Return what came of messages, with a request for each."""
-        return [await self._result(topic, id_, 0) for id_ in ids]
+        return await asyncio.gather(*(self._result_alone(topic, id_) for id_ in ids))
+
+    async def _result_alone(self, topic: str, id_: bytes) -> Outcome | StoreDamaged:
+        try:
+            return await self._result(topic, id_, 0)
+        except StoreDamaged as error:
+            return error
 
     async def result_waiting(self, topic: str, id_: bytes, wait_ms: int) -> Outcome:
         """Return what came of a message, waiting at the server, part after part."""

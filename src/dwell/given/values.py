@@ -496,7 +496,10 @@ def rate(value: object, field: str = "rate") -> int | float:
     """
     allowed = f'0, {MIN_RATE:.7f} to {MAX_RATE} a second, or text such as "100/m" or "1/5s"'
     found = value
-    if isinstance(value, str) and (parts := _RATE.fullmatch(value)):
+    parts = None
+    if isinstance(value, str) and len(value) <= _MAX_SPAN_CHARS:
+        parts = _RATE.fullmatch(value)
+    if parts is not None:
         span = parts["span"]
         span_ms = _span_ms(span if span[0].isdigit() else f"1{span}")
         found = int(parts["count"]) * 1000 / span_ms if span_ms else None

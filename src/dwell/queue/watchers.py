@@ -17,8 +17,11 @@ from dwell.queue.spacing import Spacing
 from dwell.queue.turns import Turns
 from dwell.store.base import RemoteStore, Store
 
-#: Watchers of a topic look at most so often, in seconds, after a few looks that follow each other.
-_SPACING_S = 0.005
+#: Watchers of a topic look at most so often, in seconds, after a few looks that follow each other;
+#: and so much later for each of them, as all of them look.
+_SPACING_S, _EACH_S = 0.005, 0.0005
+#: How many are told before other tasks run.
+_TOLD_AT_ONCE = 100
 #: At how many messages one look looks: each may have a result of a megabyte.
 _MOST_LOOKS = 100
 
@@ -32,7 +35,6 @@ class Watchers:
         self.topics: dict[str, set[asyncio.Event]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spacing = Spacing()
-        self._spacing.seconds = _SPACING_S
         self._due: set[str] = set()
 
     def open(self, home: Home, most: int) -> None:
@@ -107,6 +109,7 @@ class Watchers:
         if topic not in self.topics or topic in self._due or self._loop is None:
             return
         now = self._loop.time()
+        self._spacing.seconds = max(_SPACING_S, len(self.topics[topic]) * _EACH_S)
         at = self._spacing.spend(topic, now)
         if at <= now:
             self._ring(topic)
@@ -116,8 +119,13 @@ class Watchers:
 
     def _ring(self, topic: str) -> None:
         self._due.discard(topic)
-        for bell in self.topics.get(topic, ()):
+        self._tell([*self.topics.get(topic, ())])
+
+    def _tell(self, bells: Sequence[asyncio.Event]) -> None:
+        for bell in bells[:_TOLD_AT_ONCE]:
             bell.set()
+        if self._loop is not None and (rest := bells[_TOLD_AT_ONCE:]):
+            self._loop.call_soon(self._tell, rest)
 
     async def _look(self, topic: str, ids: Sequence[bytes]) -> Sequence[Outcome | StoreDamaged]:
         return await self._store.results(topic, ids)

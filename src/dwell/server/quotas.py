@@ -46,9 +46,12 @@ _REFUSED = (InvalidInput, IdExists, TopicFull, AccessDenied)
 class Seen:
     """The result of a look, with sums, so that a prefix needs no pass over the topics."""
 
-    def __init__(self, topics: Mapping[str, TopicStats], names: list[str]) -> None:
+    def __init__(
+        self, topics: Mapping[str, TopicStats], names: list[str], sized: list[str]
+    ) -> None:
         self.topics = topics
-        self._names = names
+        # Results of acks are stored in topics without a message, too.
+        self._names, self._sized = names, sized
         self._there = set(names)
         self._messages, self._bytes = [0], [0]
 
@@ -61,10 +64,14 @@ class Seen:
                 there.append(name)
             if at % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        seen = cls(stats.topics, await in_order(there, str))
+        sized = [name for name, size_bytes in sizes.items() if size_bytes]
+        seen = cls(stats.topics, await in_order(there, str), await in_order(sized, str))
         for at, name in enumerate(seen._names, 1):
             seen._messages.append(seen._messages[-1] + _messages_of(stats.topics[name]))
-            seen._bytes.append(seen._bytes[-1] + sizes.get(name, 0))
+            if at % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for at, name in enumerate(seen._sized, 1):
+            seen._bytes.append(seen._bytes[-1] + sizes[name])
             if at % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return seen
@@ -76,12 +83,16 @@ class Seen:
         """Return how many topics, messages and bytes there are under prefixes."""
         topics = messages = size_bytes = 0
         for prefix in _apart(prefixes):
-            first = bisect_left(self._names, prefix)
-            end = bisect_left(self._names, prefix + _BEHIND)
+            first, end = _range(self._names, prefix)
             topics += end - first
             messages += self._messages[end] - self._messages[first]
+            first, end = _range(self._sized, prefix)
             size_bytes += self._bytes[end] - self._bytes[first]
         return topics, messages, size_bytes
+
+
+def _range(names: list[str], prefix: str) -> tuple[int, int]:
+    return bisect_left(names, prefix), bisect_left(names, prefix + _BEHIND)
 
 
 def _messages_of(counts: TopicStats) -> int:

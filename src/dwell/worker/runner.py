@@ -20,6 +20,7 @@ from dwell.errors import (
     StoreClosed,
     StoreError,
     StoreFailed,
+    TopicFull,
 )
 from dwell.given.values import Delay, Millis
 from dwell.message import MAX_BATCH_MESSAGES, Result
@@ -289,11 +290,12 @@ class Runner:
         if not job.is_given_up:
             seconds = time.perf_counter() - begun_s
             await self._settle(job, outcome)
-            self._count(job, outcome, seconds)
+            self._count(job, seconds)
 
-    def _count(self, job: Job, outcome: Outcome, seconds: float) -> None:
+    def _count(self, job: Job, seconds: float) -> None:
         """Count a call by what the store has answered; without an answer its message comes back."""
-        self._tally.add(job.topic, outcome if job.is_heard else Lost(), seconds)
+        heard = job.outcome if job.is_heard and job.outcome is not None else Lost()
+        self._tally.add(job.topic, heard, seconds)
 
     def _leave(self, job: Job) -> None:
         self._keeper.remove(job)
@@ -353,7 +355,7 @@ class Runner:
         if self._around:
             await self._around.after(job.what, Expired())
         await self._settle(job, outcome)
-        self._count(job, outcome, self._sub.timeout_ms / 1000)
+        self._count(job, self._sub.timeout_ms / 1000)
 
     def _late(self, job: Job) -> Outcome:
         if job.is_lost:
@@ -500,16 +502,19 @@ class Runner:
     async def _is_heard(self, job: Job, outcome: Outcome) -> bool:
         try:
             said = await self._say(job.receipts, outcome)
-        except StoreError as error:
+        except (StoreError, TopicFull) as error:
             will_end = self._queue.clock.now_ms() + _AGAIN_MS >= job.ends_at_ms
             if not (will_end or self._is_over) and not isinstance(error, StoreClosed | StoreFailed):
                 _log.warning("%r: could not be settled yet: %s", job, error)
                 return False
+            if isinstance(error, TopicFull):
+                # There was no room for the follow-up while the lease ran.
+                return await self._is_heard_as_failed(job, error)
             _log.exception("%r: could not be settled; its lease will end", job)
-        except InvalidInput as error:
+        except (InvalidInput, AccessDenied) as error:
             if isinstance(outcome, Done) and outcome.then is not None:
-                # A follow-up that nobody can put is a failure of the handler that gave it.
-                return await self._is_heard(job, outcome_of(error, self._retry_ms(job)))
+                # A follow-up that cannot be put is a failure of the handler that gave it.
+                return await self._is_heard_as_failed(job, error)
             _log.exception("%r: could not be settled; its lease will end", job)
         except Exception:
             _log.exception("%r: could not be settled; its lease will end", job)
@@ -522,6 +527,10 @@ class Runner:
                 why = outcome.reason if isinstance(outcome, Dead) else "its attempts are used up"
                 _log.warning("%r: dead: %s", job, why)
         return True
+
+    async def _is_heard_as_failed(self, job: Job, error: DwellError) -> bool:
+        job.outcome = outcome_of(error, self._retry_ms(job))
+        return await self._is_heard(job, job.outcome)
 
     async def _say(self, receipts: list[str], outcome: Outcome) -> Sequence[Result]:
         """Tell the queue, and return what it answers for each."""

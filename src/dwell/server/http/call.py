@@ -326,13 +326,20 @@ class Call:
         All messages are checked: if the first was put, others of the request may not have been.
         Raises ServerDraining or StoreFull if they are new and the server accepts no new messages.
         """
+        has_put = await self.has_done(count)
+        if not has_put and (calling := calling_now()) is not None and calling.is_again:
+            self.service.check_puts()
+        return has_put
+
+    async def has_done(self, count: int) -> bool:
+        """Tell whether this repeats a request that was done, for all of its next messages.
+
+        The mark of a repeat alone says only that the request was sent before.
+        """
         calling = calling_now()
         if calling is None or not calling.is_again:
             return False
-        has_put = bool((await self.queue.store.outcomes(calling.coming(count))).all())
-        if not has_put:
-            self.service.check_puts()
-        return has_put
+        return bool((await self.queue.store.outcomes(calling.coming(count))).all())
 
     @asynccontextmanager
     async def room(self, topic: str, messages: int, size_bytes: int) -> AsyncIterator[Room | None]:

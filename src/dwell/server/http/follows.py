@@ -9,7 +9,6 @@ from dwell.batch.results import Results
 from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.message import U64, Result
-from dwell.queue.calling import calling_now
 from dwell.server.http.call import Call
 from dwell.server.http.putrows import row_alone
 from dwell.server.http.puts import puts_of_columns
@@ -57,8 +56,7 @@ async def acked_then(
 
     A repeat of a request that was done puts nothing, and needs no room.
     """
-    calling = calling_now()
-    if calling is not None and calling.is_again:
+    if await call.has_done(1):
         return await call.queue.ack_puts(receipts, results, then)
     call.service.check_puts()
     size_bytes = then.size_bytes + sum(len(result) for result in results if result is not None)

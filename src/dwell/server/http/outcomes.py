@@ -5,7 +5,7 @@ from base64 import b64decode
 
 import msgspec
 
-from dwell.batch.outcome import Outcome
+from dwell.batch.outcome import GONE, Outcome
 from dwell.errors import InvalidBody, InvalidInput
 from dwell.given import values
 from dwell.given.values import Millis
@@ -36,6 +36,8 @@ async def result(call: Call) -> Answer:
             work = call.queue.result(topic, id_, wait=Millis(wait_ms))
             waited = await call.waits.wait(call.delivery, work, call.check_again)
         found = found if waited is None else waited
+        # The first look found the message.
+        found = GONE if found.state == "unknown" else found
         call.check_again()
     await call.reserve_answer(2 * len(found.result or b"") + 256)
     return call.made_answer(_answer(call, found))

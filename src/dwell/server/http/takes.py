@@ -209,8 +209,7 @@ async def _acked(
     column = np.empty(len(own), object)
     column[:] = own
     receipts = given_receipts(given)
-    calling = calling_now()
-    if not sizes or (calling is not None and calling.is_again):
+    if not sizes or await call.has_done(len(own)):
         return await _done(call, receipts, call.queue.ack, {"results": column})
     async with call.growth_room(sum(sizes)):
         return await _done(call, receipts, call.queue.ack, {"results": column})
