@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import redis
 
 import dwell
 from dwell import Outcome, Result
@@ -33,6 +34,28 @@ async def test_other_instances_are_told_of_an_end(redis_url, monkeypatch, shards
             (message,) = await worker.take("t", wait=PATIENCE_S)
             await worker.ack(message, result=id_)
             assert await asyncio.wait_for(wait, 20) == Outcome("done", id_.encode())
+
+
+async def test_results_whose_time_is_over_go_while_nobody_calls(redis_url):
+    async with dwell.open(prefixed(redis_url, "idle")) as queue:
+        await queue.configure("t", remember_ms=1_000)
+        await queue.put_many("t", [b""] * 400)
+        for message in await queue.take("t", 400):
+            await queue.ack(message, result="kept")
+        with redis.Redis.from_url(redis_url) as engine:
+            await until_async(lambda: not engine.keys("*idle*:results:t"))
+
+
+async def test_topics_that_nobody_watches_any_more_are_dropped(redis_url, monkeypatch):
+    monkeypatch.setattr(store, "_WATCH_MS", 100)
+    async with dwell.open(prefixed(redis_url, "seldom")) as queue:
+        for number in range(60):
+            await queue.put(f"t{number}", b"", id="1")
+            assert (await queue.result(f"t{number}", "1", wait="50ms")).state == "ready"
+            assert (await queue.result(f"none{number}", "1", wait="50ms")).state == "unknown"
+        with redis.Redis.from_url(redis_url) as engine:
+            (watched,) = engine.keys("*seldom*:watched")
+            assert engine.hlen(watched) < 30
 
 
 async def test_end_that_was_not_told_is_found(redis_url, monkeypatch):

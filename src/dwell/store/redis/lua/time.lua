@@ -57,8 +57,9 @@ local function forget_results(topic, names)
   if #old > 0 then call('HDEL', KEY.results .. topic, unpack(old)) end
 end
 
--- Drop some of the acked ids whose time is over, with their results.
-function forget_some(number)
+-- Drop some of the acked ids whose time is over, with their results: `number` entries, or fewer that have `most` ids.
+function forget_some(number, most)
+  local seen = 0
   for _, text in ipairs(call('ZRANGEBYSCORE', KEY.forgets, '-inf', now, 'LIMIT', 0, number)) do
     local names = cmsgpack.unpack(text)
     local topic = table.remove(names)
@@ -71,6 +72,8 @@ function forget_some(number)
     if #old > 0 then call('HDEL', name, unpack(old)) end
     if call('EXISTS', KEY.results .. topic) == 1 then forget_results(topic, names) end
     call('ZREM', KEY.forgets, text)
+    seen = seen + #names
+    if most and seen >= most then return end
   end
 end
 

@@ -2,11 +2,21 @@
 -- list: ids. Answers {a list, finish()}, with three values for each id: its state, 0 for an unknown id, 1 if it waits and
 -- is due, 2 if it waits, 3 leased, 4 dead, 5 done; when dead the error, when done the result, or false; until when a
 -- result is kept; for the first ids only when results are large: the caller asks for the others again; or {'again', finish()} when due work comes first.
+do
+-- Tell of ends of a topic's messages for a time, and drop some of the topics whose time is over.
+local function watch(topic, watch_ms)
+  call('HSET', KEY.watched, topic, string.format('%.0f', now + watch_ms))
+  local some = call('HRANDFIELD', KEY.watched, 3, 'WITHVALUES')
+  for i = 1, #some, 2 do
+    if tonumber(some[i + 1]) <= now then call('HDEL', KEY.watched, some[i]) end
+  end
+end
+
 verb('results', 2, looking(function(topic, watch_ms)
-  if tonumber(watch_ms) > 0 then call('HSET', KEY.watched, topic, string.format('%.0f', now + watch_ms)) end
-  local told, size = {}, 0
+  local told, size, is_open = {}, 0, false
 
   local function tell(state, text, ends)
+    is_open = is_open or (state > 0 and state < 4)
     told[#told + 1], told[#told + 2], told[#told + 3] = state, text or false, ends or 0
   end
 
@@ -32,5 +42,7 @@ verb('results', 2, looking(function(topic, watch_ms)
     end
     if size > 2^20 then break end
   end
+  if is_open and tonumber(watch_ms) > 0 then watch(topic, watch_ms) end
   return {told, finish()}
 end))
+end

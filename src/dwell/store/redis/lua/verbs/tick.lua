@@ -35,6 +35,8 @@ verb('tick', 0, function()
     local at = call('HMGET', KEY.meta, 'swept', 'swept_ms')
     local last = tonumber(at[2] or 0)
     if last <= now and now - last < LIMITS.sweep_ms then return end
+    -- Nothing else drops memories, and results with them, while nobody calls.
+    forget_some(500, 500)
     local found = call('HSCAN', KEY.known, at[1] or '0', 'COUNT', LIMITS.topics)
     call('HSET', KEY.meta, 'swept', found[1], 'swept_ms', now)
     for i = 1, #found[2], 2 do forget_topic(found[2][i]) end
