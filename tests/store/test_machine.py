@@ -118,7 +118,7 @@ class NeverPlans(MemoryStore):
 class AcksWithoutForgetting(MemoryStore):
     """Says that a message is done, and keeps it."""
 
-    async def ack(self, receipts: U64) -> U8:
+    async def ack(self, receipts: U64, *how: Any, **words: Any) -> U8:
         results = await self.release(receipts, 0, None, counted=True)
         results[results == Result.RELEASED] = Result.ACKED
         return results

@@ -213,7 +213,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.checked_events = 0
         self.store = self.run(self.reopen())
         self._start()
-        self.run(self._let_time_pass())
+        if self.does_time_in_parts:
+            self.run(self._let_time_pass())
         self.model.begin_life()
         self.model.tick(self.clock.now_ms())
         self.notices.expect_nothing(self.model)
