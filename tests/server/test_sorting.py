@@ -31,7 +31,8 @@ async def test_a_look_of_very_many_topics_leaves_turns():
     topics = {f"t{number}": TopicStats(ready=number % 3) for number in range(30_000)}
     stats = Stats(topics)
     seen, turns = await turns_of(Seen.of(stats, dict.fromkeys(topics, 10)))
-    assert seen.under(("",)) == (20_000, 30_000, 200_000)
+    # Results are stored in topics without messages, too.
+    assert seen.under(("",)) == (20_000, 30_000, 300_000)
     assert turns > 45
     assert "t1" in seen
     assert "t0" not in seen
