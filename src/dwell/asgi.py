@@ -40,10 +40,10 @@ def lifespan(
     """Return a lifespan that opens the store at a URL; :func:`dwell.open` has the ``options``.
 
     A ``worker`` handles messages in the same process, and stops gracefully with it. If it was made
-    with the same URL, it uses the queue of the application. What ends it at its start ends the
-    start of the application; a server that does not answer is waited for in the background. What
-    ends it later is logged at once, :func:`queue_of` raises StoreClosed from then on, and the
-    lifespan raises it when the application ends.
+    with the same URL, it uses the queue of the application. An error of the worker at its start
+    ends the start of the application; it waits for a server that does not answer in the background.
+    A later error is logged at once, :func:`queue_of` raises StoreClosed from then on, and the
+    lifespan raises the error when the application ends.
     """
 
     @contextlib.asynccontextmanager
@@ -82,7 +82,7 @@ def queue_of(connection: HTTPConnection) -> Queue:
 
 @contextlib.asynccontextmanager
 async def _working(worker: Worker, queue: Queue | None, state: Any) -> AsyncIterator[None]:
-    """Let a worker serve; raises what ends it, before the block if it ends at its start."""
+    """Run a worker; raises the error that ends it, before the block if it ends at its start."""
     serving = asyncio.create_task(_served(worker, queue))
     taking = asyncio.create_task(worker.taking())
     try:

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from dwell.server.tokens import Tokens, hash_of
+from tests.http.grants import tokens_of
 from tests.http.test_http_api import calling
 
 RIGHTS = {
@@ -17,15 +17,7 @@ RIGHTS = {
 @contextlib.asynccontextmanager
 async def tenants(folder):
     """Give a function that asks as somebody."""
-    path = folder / "tokens.toml"
-    path.write_text(
-        "\n".join(
-            f'[[token]]\nname = "{name}"\nsha256 = "{hash_of(name)}"\n{grant}\n'
-            for name, grant in RIGHTS.items()
-        )
-    )
-    path.chmod(0o600)
-    async with calling(tokens=Tokens.load(path)) as caller:
+    async with calling(tokens=tokens_of(folder, RIGHTS)) as caller:
 
         async def ask(who, path, **body):
             answer = await caller.post(path, body, authorization=f"Bearer {who}")

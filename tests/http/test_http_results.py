@@ -12,10 +12,10 @@ import dwell
 from dwell import Outcome, Result
 from dwell.clock import RealClock
 from dwell.errors import Forbidden, StoreDamaged, StoreError, StoreFull
-from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from dwell.wire.callnumber import AGAIN_MARK, CALL_HEADER
+from tests.http.grants import tokens_of
 from tests.http.served import Served, served
 from tests.waiting import PATIENCE_S, until_async
 
@@ -149,18 +149,6 @@ async def test_bad_waits_are_refused(server, query):
     assert status == 400 or status == 422
 
 
-def tokens_in(tmp_path, **grants):
-    path = tmp_path / "tokens.toml"
-    path.write_text(
-        "\n".join(
-            f'[[token]]\nname = "{name}"\nsha256 = "{hash_of(name)}"\n{grant}\n'
-            for name, grant in grants.items()
-        )
-    )
-    path.chmod(0o600)
-    return Tokens.load(path)
-
-
 async def test_results_need_a_right_on_the_topic(tmp_path):
     grants = {
         "worker": 'take = ["t"]',
@@ -168,7 +156,7 @@ async def test_results_need_a_right_on_the_topic(tmp_path):
         "stranger": 'put = ["u"]\ntake = ["u"]\nread = ["u"]\nadmin = ["u"]',
     }
     async with (
-        served(tokens=tokens_in(tmp_path, **grants)) as server,
+        served(tokens=tokens_of(tmp_path, grants)) as server,
         dwell.open(server.url, token="producer") as producer,
     ):
         await producer.put("t", b"", id="1")
@@ -187,7 +175,7 @@ async def test_results_need_a_right_on_the_topic(tmp_path):
 async def test_results_count_in_the_quota(tmp_path):
     grant = 'put = ["t"]\ntake = ["t"]\nquota = { stored_bytes = 5000 }'
     async with (
-        served(tokens=tokens_in(tmp_path, a=grant)) as server,
+        served(tokens=tokens_of(tmp_path, {"a": grant})) as server,
         dwell.open(server.url, token="a") as queue,
     ):
         held = await taken(queue, "1", "2", "3")
@@ -203,7 +191,7 @@ async def test_results_count_in_the_quota(tmp_path):
 async def test_results_count_in_the_quota_when_no_message_is_left(tmp_path):
     grant = 'put = ["t"]\ntake = ["t"]\nquota = { stored_bytes = 5000 }'
     async with (
-        served(tokens=tokens_in(tmp_path, a=grant)) as server,
+        served(tokens=tokens_of(tmp_path, {"a": grant})) as server,
         dwell.open(server.url, token="a") as queue,
     ):
         held = await taken(queue, "1")
@@ -223,7 +211,9 @@ async def test_results_count_in_the_quota_when_no_message_is_left(tmp_path):
 async def test_a_repeat_of_what_was_never_done_passes_no_quota(tmp_path, more):
     grant = 'put = ["t"]\ntake = ["t"]\nquota = { stored_bytes = 5000 }'
     async with (
-        served(EmbeddedStore(tmp_path / "store"), tokens=tokens_in(tmp_path, a=grant)) as server,
+        served(
+            EmbeddedStore(tmp_path / "store"), tokens=tokens_of(tmp_path, {"a": grant})
+        ) as server,
         dwell.open(server.url, token="a") as queue,
         aiohttp.ClientSession(server.url) as session,
     ):

@@ -12,6 +12,7 @@ from dwell.server.http.console import CONSOLE
 from dwell.server.http.scope import Scope
 from dwell.server.tokens import ANY, Right, Tokens, hash_of
 from dwell.store.memory import MemoryStore
+from tests.http.grants import tokens_of
 from tests.http.test_http_api import calling
 from tests.waiting import until_async
 
@@ -47,15 +48,7 @@ async def asking(folder, grants):
 @contextlib.asynccontextmanager
 async def calling_as(folder, grants):
     """Give the same, and what it calls."""
-    path = folder / "tokens.toml"
-    path.write_text(
-        "\n".join(
-            f'[[token]]\nname = "{name}"\nsha256 = "{hash_of(name)}"\n{grant}\n'
-            for name, grant in grants.items()
-        )
-    )
-    path.chmod(0o600)
-    async with calling(tokens=Tokens.load(path)) as caller:
+    async with calling(tokens=tokens_of(folder, grants)) as caller:
         await caller.server.queue.schedules.put("n", "t.a", b"", every="1h")
 
         async def ask(who, endpoint, bodies=BODIES, **parts):

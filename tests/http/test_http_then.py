@@ -5,8 +5,9 @@ import pytest
 import dwell
 from dwell import Result, Then
 from dwell.errors import Forbidden, ServerDraining, StoreFull, TopicFull
+from tests.http.grants import tokens_of
 from tests.http.served import served
-from tests.http.test_http_results import asked, taken, tokens_in
+from tests.http.test_http_results import asked, taken
 
 
 async def test_client_acks_with_a_follow_up(server):
@@ -81,7 +82,7 @@ async def test_follow_up_needs_the_right_to_put_in_its_topic(tmp_path):
         "other": 'take = ["x"]\nput = ["u"]',
     }
     async with (
-        served(tokens=tokens_in(tmp_path, **grants)) as server,
+        served(tokens=tokens_of(tmp_path, grants)) as server,
         dwell.open(server.url, token="root") as root,
         dwell.open(server.url, token="worker") as worker,
         dwell.open(server.url, token="other") as other,
@@ -100,7 +101,7 @@ async def test_follow_up_needs_the_right_to_put_in_its_topic(tmp_path):
 async def test_follow_up_counts_in_the_quota(tmp_path):
     grant = 'put = [""]\ntake = [""]\nquota = { pending = 3 }'
     async with (
-        served(tokens=tokens_in(tmp_path, a=grant)) as server,
+        served(tokens=tokens_of(tmp_path, {"a": grant})) as server,
         dwell.open(server.url, token="a") as queue,
     ):
         held = await taken(queue, "1", "2")

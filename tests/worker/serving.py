@@ -29,3 +29,14 @@ async def queue_of(worker):
 
     await until_async(is_running, "the worker does not run")
     return found[0]
+
+
+def handled(worker, topic, function, how, **options):
+    """Let a function handle a topic in the loop (``async``), in a thread or in a process."""
+
+    async def in_loop(message):
+        await asyncio.sleep(0)
+        return function(message)
+
+    handler = in_loop if how == "async" else function
+    worker.on(topic, processes=how == "process", **options)(handler)

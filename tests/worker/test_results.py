@@ -1,6 +1,5 @@
 """What a handler returns is the result of its message, where the worker is told so."""
 
-import asyncio
 import math
 
 import pytest
@@ -10,7 +9,7 @@ from dwell import Outcome
 from dwell.errors import InvalidInput
 from dwell.worker import Worker
 from tests.waiting import PATIENCE_S
-from tests.worker.serving import serving
+from tests.worker.serving import handled, serving
 
 
 def double(message):
@@ -22,13 +21,7 @@ def double(message):
 async def test_returned_values_are_kept_as_json(tmp_path, how):
     async with dwell.open(tmp_path / "store") as queue:
         worker = Worker(queue)
-
-        async def in_loop(message):
-            await asyncio.sleep(0)
-            return double(message)
-
-        handler = in_loop if how == "async" else double
-        worker.on("t", results=True, processes=how == "process")(handler)
+        handled(worker, "t", double, how, results=True)
         async with serving(worker):
             await queue.put("t", 21, id="1")
             found = await queue.result("t", "1", wait=PATIENCE_S)

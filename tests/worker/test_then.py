@@ -1,14 +1,12 @@
 """A handler may return what comes next, which is put in the same step as the ack."""
 
-import asyncio
-
 import pytest
 
 import dwell
 from dwell import Outcome, Then
 from dwell.worker import Worker
 from tests.waiting import PATIENCE_S, until_async
-from tests.worker.serving import serving
+from tests.worker.serving import handled, serving
 
 
 def forward(message):
@@ -20,13 +18,7 @@ def forward(message):
 async def test_chain_of_two_handlers(tmp_path, how):
     async with dwell.open(tmp_path / "store") as queue:
         worker = Worker(queue)
-
-        async def in_loop(message):
-            await asyncio.sleep(0)
-            return forward(message)
-
-        handler = in_loop if how == "async" else forward
-        worker.on("first", results=True, processes=how == "process")(handler)
+        handled(worker, "first", forward, how, results=True)
 
         @worker.on("second", results=True)
         async def double(message):

@@ -4,14 +4,14 @@ from typing import Any
 
 import msgspec
 
-#: The states of an outcome that nothing changes any more, unless somebody brings the message back.
+#: The states of an outcome that is final, unless somebody brings the message back.
 OVER = frozenset(("done", "dead", "gone"))
 #: The states of an outcome, in the order of a message's life.
 OUTCOME_STATES = ("delayed", "ready", "leased", "done", "dead", "gone", "unknown")
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a message, as :meth:`dwell.Queue.result` tells it.
+    """The outcome of a message, as :meth:`dwell.Queue.result` tells it.
 
     ``state`` is ``delayed``, ``ready`` or ``leased`` while there is work to do; ``done`` when it
     was acked, ``dead`` with its ``error``; ``gone`` when it went during the wait and left nothing:

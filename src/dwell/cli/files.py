@@ -54,7 +54,7 @@ def opened(name: str) -> tuple[Iterator[Part], int | None]:
         import pyarrow.ipc
     except ImportError as error:
         raise InvalidInput(f"from: needs pip install 'dwell[arrow]': {error}") from None
-    how, rows, row = _FORMATS[kind_of(name)], None, 0
+    how, rows = _FORMATS[kind_of(name)], None
     try:
         if how == "csv":
             return _csv_parts(pa, name), None
@@ -67,7 +67,7 @@ def opened(name: str) -> tuple[Iterator[Part], int | None]:
         raise _refusal(name, error) from None
 
     def parts() -> Iterator[Part]:
-        nonlocal row
+        row = 0
         try:
             for batch in reader:
                 numbers = range(row, row := row + len(batch))

@@ -1,4 +1,4 @@
-"""What came of a message: ``result``."""
+"""``dwell result``: the outcome of a message."""
 
 from typing import Annotated
 

@@ -32,7 +32,7 @@ class StoreAnswer(msgspec.Struct):
 
 
 class OutcomeAnswer(msgspec.Struct):
-    """What came of a message."""
+    """The outcome of a message."""
 
     state: str
     result: bytes | None = None

@@ -297,9 +297,6 @@ class Queue(Counting):
         size_bytes = len(row.body) + len(row.extra) + len(row.id)
         return self._puts.call((topic, on_conflict, row.id != b""), row, size_bytes)
 
-    async def _levels_ms(self, topic: str) -> Sequence[int]:
-        return (await self._store.settings(topic)).delay_levels_ms
-
     # --- take and look ------------------------------------------------------------------------
 
     async def take(

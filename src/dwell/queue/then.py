@@ -8,7 +8,7 @@ from dwell.given.options import PutOptions, refuse_unknown
 class Then:
     """A follow-up for :meth:`dwell.Queue.ack`, and for a worker's handler to return.
 
-    The arguments are those of :meth:`dwell.Queue.put`; times count from the ack. ``result`` is what
+    It takes the arguments of :meth:`dwell.Queue.put`; times count from the ack. ``result`` is what
     the ack keeps as the result of the message that is done.
     """
 

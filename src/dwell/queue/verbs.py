@@ -134,10 +134,9 @@ class Verbs:
         result = then.result if result is None else result
         results = None if result is None else [values.body(result, "result")]
         topic, body = values.topic(then.topic, "then.topic"), values.body(then.body, "then.body")
-        levels_ms: Sequence[int] = ()
         self.check_open()
-        if then.options.get("delay_level") is not None:
-            levels_ms = (await self._store.settings(topic)).delay_levels_ms
+        is_level = then.options.get("delay_level") is not None
+        levels_ms = await self._levels_ms(topic) if is_level else ()
         now_ms = self._store.clock.now_ms()
         row = row_of(body, now_ms, levels_ms, "then.{}".format, **then.options)
         check_extra_size(len(row.extra))
@@ -397,6 +396,9 @@ class Verbs:
         self.check_open()
         wait_ms = values.delay_ms(wait, "wait") if wait else 0
         return await self._watchers.result(topic, own, wait_ms)
+
+    async def _levels_ms(self, topic: str) -> Sequence[int]:
+        return (await self._store.settings(topic)).delay_levels_ms
 
     # --- arguments -----------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from dwell.queue.spacing import Spacing
 from dwell.queue.turns import Turns
 from dwell.store.base import RemoteStore, Store
 
-#: Watchers of a topic look at most so often, in seconds, after a few looks that follow each other;
-#: and so much later for each of them, as all of them look.
+#: The least time between two looks of a topic's watchers, in seconds, after a few that follow each
+#: other; and how much longer it is for each watcher, because all of them look.
 _SPACING_S, _EACH_S = 0.005, 0.0005
 #: How many are told before other tasks run.
 _TOLD_AT_ONCE = 100
@@ -27,7 +27,7 @@ _MOST_LOOKS = 100
 
 
 class Watchers:
-    """All watchers of one queue; ``topics`` are those that somebody watches."""
+    """All watchers of one queue; ``topics`` are the topics that they watch."""
 
     def __init__(self, store: Store, turns: Turns) -> None:
         self._store = store

@@ -67,15 +67,16 @@ def body_of(line: Line) -> bytes | str:
     if (raw != b"") == (line.body_base64 is not None):
         raise InvalidBody("body: expected either body or body_base64")
     if line.body_base64 is not None:
-        return _from_base64(line.body_base64)
+        return from_base64(line.body_base64)
     return msgspec.json.decode(raw, type=str) if raw.startswith(b'"') else raw
 
 
-def _from_base64(text: str) -> bytes:
+def from_base64(text: str, field: str = "body_base64") -> bytes:
+    """Return the bytes of a text in base64; raises InvalidBody."""
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise values.refusal(InvalidBody, "body_base64", text, "base64") from None
+        raise values.refusal(InvalidBody, field, text, "base64") from None
 
 
 def body_fields(body: bytes) -> dict[str, str]:

@@ -179,23 +179,22 @@ class Firer:
             else:
                 await self._bury(*one)
         work = await self._without_overlaps(work, now_ms)
-        by_topic = groupby(sorted(work, key=_topic_of), key=_topic_of)
-        groups = [(topic, list(some)) for topic, some in by_topic]
-        await asyncio.gather(*(self._fire_into(topic, some, now_ms) for topic, some in groups))
+        await asyncio.gather(*(self._fire_into(*group, now_ms) for group in _by_topic(work)))
 
     async def _without_overlaps(self, work: Sequence[Work], now_ms: int) -> list[Work]:
         """Leave out or replace what is put while the message before is not done."""
         looked = [one for one in work if one.schedule.overlap != "queue" and one.to_do.fired_ms]
         names = {one.message.id for one in looked}
         found = [one for one in work if one.message.id not in names]
-        by_topic = groupby(sorted(looked, key=_topic_of), key=_topic_of)
-        groups = [(topic, list(some)) for topic, some in by_topic]
-        for some in await asyncio.gather(*(self._apart(*group, now_ms) for group in groups)):
+        looks = (self._without_overlaps_in(*group, now_ms) for group in _by_topic(looked))
+        for some in await asyncio.gather(*looks):
             found += some
         return found
 
-    async def _apart(self, topic: str, work: Sequence[Work], now_ms: int) -> Sequence[Work]:
-        """Return what schedules of one topic do whose messages must not overlap."""
+    async def _without_overlaps_in(
+        self, topic: str, work: Sequence[Work], now_ms: int
+    ) -> Sequence[Work]:
+        """Return the work of schedules of one topic whose messages must not overlap."""
         moments = {one.message.id: _may_be_put(one) for one in work}
         ids = [one.schedule.id_of(ms) for one in work for ms in moments[one.message.id]]
         there: dict[str, Message] = {}
@@ -267,7 +266,7 @@ class Firer:
         await asyncio.gather(*(self._finish(one, results) for one in work))
 
     async def _finish(self, work: Work, results: Mapping[str, Result]) -> None:
-        """Give a schedule back whose messages were put, and cancel those that they replace."""
+        """Cancel the messages that a schedule has replaced, and give it back."""
         try:
             done = await self._replaced(work, results)
         except DwellError as error:
@@ -341,16 +340,16 @@ def _is_held(one: Work | Bad, until_ms: float) -> bool:
 
 
 def _may_be_put(work: Work) -> list[int]:
-    """Return the moments, in order, whose messages may be there: those since its last fire, too.
+    """Return the moments, in order, whose messages may be there: also all since the last fire.
 
-    Whoever fired the schedule may have died between its put and the release that tells of it.
+    The last firer may have died between its put and the release that tells of it.
     """
     to_do = work.to_do
     return sorted({*put_ms(work.message, work.schedule), *to_do.passed, *to_do.moments})
 
 
 def _apart(work: Work, there_ms: Sequence[int], there: Mapping[str, Message], now_ms: int) -> Work:
-    """Return what a schedule does whose messages must not overlap, from those that are there."""
+    """Return the work of a schedule whose messages must not overlap, given the existing ones."""
     to_do, is_replacing = work.to_do, work.schedule.overlap == "replace"
     if not there_ms:
         moments = to_do.moments[-1:] if is_replacing else to_do.moments[:1]
@@ -374,6 +373,11 @@ def _told(message: Message, to_do: Plan) -> str:
     is_told = told_ms(message) == to_do.since_ms
     told = message.last_error if is_told else None
     return told or since_text(to_do.since_ms, waits_ms(message))
+
+
+def _by_topic(work: Sequence[Work]) -> list[tuple[str, list[Work]]]:
+    groups = groupby(sorted(work, key=_topic_of), key=_topic_of)
+    return [(topic, list(some)) for topic, some in groups]
 
 
 def _topic_of(work: Work) -> str:

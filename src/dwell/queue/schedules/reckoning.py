@@ -129,7 +129,7 @@ def _reckoned(message: Message, now_ms: int, fired_ms: int) -> Work | Bad:
 def _plan_of(message: Message, schedule: Schedule, now_ms: int, fired_ms: int) -> Plan:
     how = (schedule.misfire, schedule.grace_ms)
     since_ms = max(after_ms(message, now_ms), fired_ms)
-    # Whoever fired last may have died before the schedule could tell what was put.
+    # The last firer may have died before the schedule could tell which messages were put.
     knows_passed = schedule.overlap != "queue"
     found = plan(
         schedule.times, since_ms, now_ms, *how, ahead_ms=AHEAD_MS, knows_passed=knows_passed

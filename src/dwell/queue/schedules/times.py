@@ -41,8 +41,8 @@ class Plan(NamedTuple):
 
     ``since_ms`` is up to where it had fired. ``fired_ms`` is None when nothing was due; ``next_ms``
     is None at the end of the schedule. ``passed`` are the first moments since then, put or not.
-    ``waits_ms`` is the moment of the message for which moments were left out; ``replaces`` are
-    those of the messages that the put one replaces.
+    Moments were left out because of the message of ``waits_ms``; the messages of the moments
+    ``replaces`` are replaced by the put one.
     """
 
     since_ms: int

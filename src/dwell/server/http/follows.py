@@ -34,14 +34,16 @@ async def follow_up_of(call: Call, ask: AckRequest | ReceiptColumns, count: int)
     call.allow((topic,), Right.PUT)
     if not isinstance(given, bytes):
         puts = await puts_of_columns(call, topic, given)
-        if len(puts) != 1:
-            raise InvalidInput(f"then: got {len(puts)} messages, expected one")
-    else:
-        rows = await rows_in_turns(given, call.given)
-        if len(rows) != 1:
-            raise InvalidInput(f"then: got {len(rows)} messages, expected one")
-        puts = Puts.of_rows(topic, [await row_alone(call, topic, rows[0])])
-    return puts
+        _check_alone(len(puts))
+        return puts
+    rows = await rows_in_turns(given, call.given)
+    _check_alone(len(rows))
+    return Puts.of_rows(topic, [await row_alone(call, topic, rows[0])])
+
+
+def _check_alone(count: int) -> None:
+    if count != 1:
+        raise InvalidInput(f"then: got {count} messages, expected one")
 
 
 def _given(raw: msgspec.Raw) -> bytes | None:

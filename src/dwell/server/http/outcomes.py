@@ -1,15 +1,11 @@
 """What came of messages: the results of acks, in and out."""
 
-import binascii
-from base64 import b64decode
-
 import msgspec
 
 from dwell.batch.outcome import GONE, Outcome
-from dwell.errors import InvalidBody, InvalidInput
+from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.given.values import Millis
-from dwell.message import MAX_BODY_BYTES
 from dwell.server.http.answer import Answer
 from dwell.server.http.bodies import check_written, unpacked
 from dwell.server.http.call import Call
@@ -17,7 +13,7 @@ from dwell.server.http.media import Media
 from dwell.server.http.schemas.answers import OutcomeAnswer
 from dwell.server.http.schemas.requests import MOST_WAIT_MS, AckRequest, ResultQuery
 from dwell.server.http.spans import span
-from dwell.wire.rows import text_fields
+from dwell.wire.rows import from_base64, text_fields
 
 
 async def result(call: Call) -> Answer:
@@ -84,10 +80,4 @@ def _from_base64(text: str | None, at: int) -> bytes | None:
     if text is None:
         return None
     field = f"results_base64[{at}]"
-    try:
-        data = b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise values.refusal(InvalidBody, field, text, "base64") from None
-    if len(data) > MAX_BODY_BYTES:
-        raise InvalidBody(f"{field}: got {len(data)} bytes, expected at most {MAX_BODY_BYTES}")
-    return data
+    return values.body(from_base64(text, field), field)
