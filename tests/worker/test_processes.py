@@ -1,6 +1,5 @@
 """Handlers in processes of their own: what happens to one process happens to its message only."""
 
-import asyncio
 import logging
 import multiprocessing
 import os
@@ -192,5 +191,4 @@ async def test_the_end_of_the_grace_ends_the_process(queue, tmp_path, caplog):
     await until_async(is_gone)
     found = await queue.get("t", "1")
     assert (found.state, found.attempt) == (State.READY, 0)
-    await asyncio.sleep(0)
-    assert not multiprocessing.active_children()
+    await until_async(lambda: not multiprocessing.active_children())
