@@ -59,6 +59,16 @@ async def test_what_comes_after_the_end_of_its_lease_is_not_handed_out(packed, v
                 assert all(message.lease_until_ms > now_ms - 100 for message in taken)
 
 
+async def test_a_take_whose_first_answer_was_lost_takes_all_that_is_wanted():
+    with redis_server() as server:
+        async with between(server.url) as wire, dwell.open(wire.url, packed=1000) as queue:
+            # One call leases some of them, and says that there are more.
+            await queue.put_many("t", [b"x"] * 700)
+            wire.break_("mute", 1, call_of("take"))
+            assert len(await queue.take("t", 700)) == 700
+            assert wire.how == "pass"
+
+
 async def test_calls_that_were_given_up_leave_nothing_in_the_engine():
     with redis_server() as server:
         async with between(server.url) as wire, dwell.open(wire.url) as queue:

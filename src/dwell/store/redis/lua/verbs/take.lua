@@ -7,10 +7,11 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   local taken = answered()
   if taken and taken[1] == 'late' then return taken end
   if taken then
+    local word = table.remove(taken, 1)
     for i = 1, #taken, 2 do
       taken[i + 1] = #taken[i] == 11 and still(taken[i]) or ''
     end
-    return {'ok', taken, finish()}
+    return {word, taken, finish()}
   end
   lease_ms = tonumber(lease_ms)
   local is_settled, has_lapsed = settle()
@@ -244,11 +245,12 @@ verb('take', 4, function(limit, lease_ms, owner, bytes_left)
   end
   many('HSET', KEY.messages, fields)
   many('ZADD', KEY.leased, leases)
-  local said = {}
+  local word = loose_left > 0 and 'ok' or 'more'
+  local said = {word}
   for i = 1, #entries, 2 do
-    said[i] = entries[i]
-    said[i + 1] = ''
+    said[#said + 1] = entries[i]
+    said[#said + 1] = ''
   end
   answer(said)
-  return {loose_left > 0 and 'ok' or 'more', entries, finish()}
+  return {word, entries, finish()}
 end)
