@@ -10,6 +10,7 @@ from dwell.version import VERSION
 from tools import docs_site
 
 
+@pytest.mark.campaign
 def test_it_has_every_page_and_a_search(tmp_path):
     (tmp_path / "0.0.1").mkdir()
     subprocess.run([sys.executable, "-m", "tools.docs_site", tmp_path], check=True)

@@ -13,6 +13,7 @@ from dwell.clock import RealClock
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
+from tests import RUNS
 
 FAR_MS = 4_000_000_000_000
 HOUR_MS = 3_600_000
@@ -103,7 +104,9 @@ async def select(queue: dwell.Queue, verb: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", ["memory", "folder"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+@settings(
+    max_examples=20 * RUNS, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
+)
 @given(others=st.lists(OTHERS, max_size=8))
 async def test_selection__other_callers__each_message_is_judged_as_it_is_then(
     kind: str, verb: str, others: list[tuple[str, str, str]]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,26 +58,26 @@ def working(folder, *words):
         process.kill()
 
 
-@pytest.mark.parametrize("how", ["crashes", "ends"])
-def test_several_processes_work_and_one_that_ends_is_started_again(tmp_path, server, how):
+def test_several_processes_work_and_one_that_ends_is_started_again(tmp_path, server):
     (tmp_path / "jobs.py").write_text(MODULE.format(url=server.url, answers="pids"))
     with dwell.open(server.url) as queue, working(tmp_path, "--processes", "2") as process:
+        pids: set[int] = set()
 
-        def pids():
-            return {
-                int(message.body) for message in queue.scan("pids", "ready", limit=1000).messages
-            }
+        def have_worked(number):
+            counts = queue.stats().topics.get("t")
+            if not (counts and counts.ready):
+                queue.put_many("t", ["x"] * 4)
+            taken = queue.take("pids", 1_000)
+            queue.ack(taken)
+            pids.update(int(message.body) for message in taken)
+            return len(pids) == number
 
-        def work(body):
-            queue.put_many("t", [body] * 4)
-            return pids()
-
-        until(lambda: len(work("x")) == 2, seconds=60)
-        first = pids()
-        assert process.pid not in first
-        queue.put("t", how, max_attempts=1)
-        until(lambda: len(work("x")) == 3, seconds=60)
-    for pid in first:
+        until(lambda: have_worked(2), seconds=60)
+        assert process.pid not in pids
+        for number, how in enumerate(("crashes", "ends"), 3):
+            queue.put("t", how, max_attempts=1)
+            until(partial(have_worked, number), seconds=60)
+    for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 

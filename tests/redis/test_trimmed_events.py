@@ -60,8 +60,7 @@ class Reader:
                 return
 
 
-@pytest.mark.parametrize("shard", [0, 1])
-@pytest.mark.parametrize("gathered", [0, 10])
+@pytest.mark.parametrize(("shard", "gathered"), [(0, 0), (1, 10)])
 async def test_what_one_shard_dropped_is_a_gap(shard, gathered):
     async with opened() as queue:
         reader = Reader(queue)

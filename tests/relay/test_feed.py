@@ -59,6 +59,7 @@ def live(url: str, count: int) -> None:
         queue.release(taken[count // 2 :], "1h")
 
 
+@pytest.mark.campaign
 def test_all_that_happens_arrives_once_and_in_order(server, topics, tmp_path):
     mine = topics(3)
     live(server.url, 300)

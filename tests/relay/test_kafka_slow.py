@@ -105,6 +105,7 @@ def test_a_topic_without_a_leader_holds_up_no_other_exactly_once(kafka, tmp_path
             assert relay.end() == 0
 
 
+@pytest.mark.campaign
 def test_a_topic_that_is_not_there_is_a_dead_letter(kafka, tmp_path):
     mine = Topics(kafka.hosts, "unknown", 1)
     mine.say(b"1", {"dwell-delay": "1ms", "dwell-to": "nowhere"})

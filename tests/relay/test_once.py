@@ -35,6 +35,7 @@ def say(mine: Topics, first: int = 0) -> None:
     mine.flush()
 
 
+@pytest.mark.campaign
 def test_relays_of_two_stores_keep_their_states_apart(topics, tmp_path):
     mine, other = topics(1), topics(1)
     with (

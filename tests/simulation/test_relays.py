@@ -100,6 +100,7 @@ def _sends_beside_the_one_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Outlet, "_wait_for_others", alone)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("broken", "failures"),
     [

@@ -53,6 +53,7 @@ def _forgets_what_was_acked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Queue, "put_rows", put_rows)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("broken", [_is_given_back_first, _forgets_what_was_acked])
 def test_what_is_broken_is_found(
     monkeypatch: pytest.MonkeyPatch, broken: Callable[[pytest.MonkeyPatch], None]

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -19,6 +19,7 @@ from dwell.message import State
 from dwell.queue import search
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.check import check
+from tests import RUNS
 from tests.http.served import served
 from tests.store.test_damage import flip
 
@@ -110,6 +111,7 @@ def listed(folder: Path, topic: str) -> list[int]:
     return sorted(int(json.loads(line)["body"][5:8]) for line in done.stdout.splitlines())
 
 
+@settings(max_examples=20 * RUNS)
 @given(st.dictionaries(st.integers(0, COUNT - 1), st.sampled_from(["body", "key"]), max_size=COUNT))
 def test_what_is_damaged_is_left_out_and_no_other(hits):
     bad = set(hits)

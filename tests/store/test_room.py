@@ -398,14 +398,14 @@ async def pass_through(queue: Queue, rounds: int) -> int:
 async def test_remembered_ids_leave_a_snapshot_its_room(caplog: pytest.LogCaptureFixture) -> None:
     """Events give way to them, and what has been remembered long enough gives way to more."""
     clock = SimulatedClock()
-    disk = FaultyDisk(size_bytes=40 * SEGMENT_BYTES)
+    disk = FaultyDisk(size_bytes=20 * SEGMENT_BYTES)
     async with queue_on(disk, clock) as queue:
-        assert not await pass_through(queue, 120)
+        assert not await pass_through(queue, 30)
         # Each id takes 32 bytes in two snapshots; what does not fit is refused, no more.
-        assert await pass_through(queue, 200)
+        assert await pass_through(queue, 60)
         assert "no snapshot" not in caplog.text
         clock.advance(700_000)
-        assert not await pass_through(queue, 40)
+        assert not await pass_through(queue, 10)
         assert "no snapshot" not in caplog.text
     async with queue_on(disk, clock) as queue:
         assert not await pass_through(queue, 1)

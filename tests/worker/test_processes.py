@@ -1,5 +1,6 @@
 """Handlers in processes of their own: what happens to one process happens to its message only."""
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -80,14 +81,16 @@ async def test_what_has_not_run_is_a_failure(queue):
 async def test_processes_that_are_killed_at_any_moment_harm_nobody_else(queue):
     worker, drawn, killed = Worker(queue), random.Random(7), []
     worker.on("t", concurrency=3, processes=True, timeout="1m")(works)
-    ids = [str(n) for n in range(3_000)]
+    ids = [str(n) for n in range(1_500)]
     await queue.put_many("t", [b"x" * 1_000] * len(ids), ids=ids)
 
     def kill_one():
         children = multiprocessing.active_children()
-        if children and len(killed) < 12 and drawn.random() < 0.1:
-            killed.append(drawn.choice(children).pid)
-            os.kill(killed[-1], signal.SIGKILL)
+        if children and len(killed) < 6 and drawn.random() < 0.1:
+            # One that has ended is among the children until a thread has noted how.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid := drawn.choice(children).pid, signal.SIGKILL)
+                killed.append(pid)
 
     async def is_over():
         counts = (await queue.stats()).topics["t"]

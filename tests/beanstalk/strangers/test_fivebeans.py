@@ -35,6 +35,7 @@ def outcome(suite: Path, number: int) -> dict[str, str]:
     }
 
 
+@pytest.mark.campaign
 def test_the_suite_of_fivebeans_has_the_same_outcome_as_with_beanstalkd(suite):
     with beanstalkd() as real, Served() as served, ThreadPoolExecutor() as pool:
         expected, found = pool.map(partial(outcome, suite), (real, served.number))
