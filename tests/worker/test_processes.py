@@ -142,6 +142,21 @@ async def test_what_no_process_can_be_started_for_is_given_back_as_it_was(
     assert "exit code 9" in caplog.text
 
 
+async def test_a_burst_ends_when_no_process_can_be_started(queue, tmp_path, monkeypatch):
+    closed, worker = tmp_path / "closed", Worker(queue)
+    closed.touch()
+    monkeypatch.setenv(CLOSED, str(closed))
+    worker.on("t", concurrency=2, processes=True)(ends)
+    await queue.put_many("t", ["", "", ""])
+    with pytest.raises(dwell.DwellError, match="ended at its start: exit code 9"):
+        await worker.serve(burst=True)
+    counts = (await queue.stats()).topics["t"]
+    assert (counts.ready, counts.leased) == (3, 0)
+    closed.unlink()
+    await worker.serve(burst=True)
+    assert not (await queue.stats()).topics["t"].ready
+
+
 async def test_a_signal_to_all_processes_is_the_workers(queue, monkeypatch):
     monkeypatch.setenv(SIGNALLED, "1")
     worker = Worker(queue)

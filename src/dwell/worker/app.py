@@ -248,8 +248,8 @@ class Worker:
         With ``topics`` it handles the messages of those only. In a ``burst`` it returns when
         nothing is left that can be taken now. At ``http``, HOST:PORT, it answers to ``/healthz``,
         ``/readyz`` and ``/metrics``. A second signal ends the grace. Raises InvalidInput,
-        StoreError if the store cannot do its work, and SystemExit or KeyboardInterrupt after a
-        handler has raised it.
+        StoreError if the store cannot do its work, DwellError if no handler can be begun in a
+        burst, and SystemExit or KeyboardInterrupt after a handler has raised it.
         """
         asyncio.run(self._run(topics=topics, burst=burst, http=http))
 

@@ -25,7 +25,7 @@ from multiprocessing.util import Finalize
 from types import FrameType
 from typing import Any, NamedTuple
 
-from dwell.errors import InvalidInput
+from dwell.errors import DwellError, InvalidInput
 from dwell.message import MAX_ERROR_CHARS
 from dwell.queue.then import Then
 from dwell.threads.pool import end_child
@@ -50,7 +50,7 @@ class HandlerError(Exception):
     """Replaces an exception from another process that is not told by itself; contains its text."""
 
 
-class NoPlace(Exception):
+class NoPlace(DwellError):
     """A handler could not be begun, so it has not run."""
 
 

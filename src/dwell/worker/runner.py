@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 _WAIT = "1h"
 _BACKOFF_MS = 1_000
+#: After so many calls in a row that could not be begun, for each that may run at once, a burst ends.
+_MOST_UNBEGUN = 3
 #: How often a burst looks whether a handler still runs, seconds.
 _LOOK_S = 0.1
 #: How soon to say again what could not be said.
@@ -140,6 +142,9 @@ class Runner:
         self.trouble = f"{', '.join(subscription.topics)}: nothing was taken yet"
         #: How many calls were begun.
         self.handled = 0
+        #: How many calls in a row could not be begun, and why the last of them could not.
+        self._unbegun = 0
+        self._no_place: BaseException | None = None
         self._room = asyncio.Event()
         self._is_stopping = False
         self._is_over = False
@@ -151,7 +156,8 @@ class Runner:
     async def run(self, *, burst: bool = False) -> None:
         """Take and handle messages until cancelled; raises StoreError when the store is gone.
 
-        In a ``burst`` it returns when nothing can be taken and no handler runs.
+        In a ``burst`` it returns when nothing can be taken and no handler runs, and raises NoPlace
+        when no handler can be begun.
         """
         self._keeper.start()
         self._room.set()
@@ -174,6 +180,9 @@ class Runner:
             else:
                 self.takes.set()
                 self._accept(batch)
+                if burst and self._unbegun >= _MOST_UNBEGUN * self._sub.concurrency:
+                    assert self._no_place is not None
+                    raise self._no_place
                 if burst and not len(batch):
                     if not self._running:
                         return
@@ -370,6 +379,7 @@ class Runner:
         error = await self._around.before(job.what) if self._around else None
         if error is None:
             error = await self._limited(job)
+        self._unbegun = self._unbegun + 1 if issubclass(type(error), NoPlace) else 0
         if self._around and not job.is_given_up:
             await self._around.after(job.what, error)
         if job.is_lost:
@@ -463,6 +473,7 @@ class Runner:
         The place stays empty for a moment, as what could not be begun now cannot be at once.
         """
         _log.error("%r: given back as it was: %s", job, error)
+        self._no_place = error
         await self._queue.clock.sleep(_BACKOFF_MS)
         return Lost() if job.is_lost else AS_IT_WAS
 
