@@ -2,14 +2,16 @@
 
 import asyncio
 import inspect
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Far beyond what a busy machine needs, and less than what comes without what is tested.
-PATIENCE_S = 60
+#: Far beyond what a busy machine needs, and less than what comes without what is tested. Runs that
+#: are to fail (tools.mutants) are given less.
+PATIENCE_S = int(os.environ.get("DWELL_PATIENCE_S", "60"))
 
 
 def until(

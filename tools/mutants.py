@@ -34,6 +34,8 @@ _PARTS = ("src", "tests", "examples", "bench", "tools", "docs", "pyproject.toml"
 #: Tests wait often, and those that a defect keeps waiting do nothing else.
 _AT_ONCE = 2 * (os.cpu_count() or 1) + 1
 _MOST_S = 600
+#: How long their tests wait for what does not come.
+_PATIENCE_S = 20
 #: What runs import and no mutant changes is loaded once, in the process that each run is a fork of.
 _LOADED = ["pytest", "pytest_asyncio.plugin", "schemathesis.pytest.plugin", "hypothesis.stateful"]
 _LOADED += ["httptools", "msgspec", "pyarrow.compute", "pyarrow.parquet", "redis.asyncio", "uvloop"]
@@ -153,6 +155,7 @@ def _run(caught_by: list[str], place: Path, output: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.chdir(place)
+    os.environ["DWELL_PATIENCE_S"] = f"{_PATIENCE_S}"
     parts = [f"{place / 'src'}", f"{place}"]
     os.environ["PYTHONPATH"] = ":".join(parts)
     sys.path[:0] = parts

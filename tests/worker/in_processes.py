@@ -8,6 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE_S
+
+#: Longer than anybody waits for it.
+LONG_S = 2 * PATIENCE_S
+
 #: Names a file; while there is one, no further process can import this.
 CLOSED = "DWELL_TEST_CLOSED"
 
@@ -55,10 +60,10 @@ def ends(message: Any) -> None:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     elif how == "forks":
         if os.fork() == 0:
-            time.sleep(100)
+            time.sleep(LONG_S)
         os._exit(4)
     elif how == "shells":
-        os.system("sleep 100 &")
+        os.system(f"sleep {LONG_S} &")
         os._exit(5)
     elif how.startswith("-"):
         os.kill(os.getpid(), -int(how))
@@ -92,7 +97,7 @@ def sees_signals(message: Any) -> None:
     """Signal itself as a terminal does, and start a program, which is ended as any other."""
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), number)
-        program = subprocess.Popen(["sleep", "100"])
+        program = subprocess.Popen(["sleep", f"{LONG_S}"])
         program.send_signal(number)
         if program.wait() != -number:
             raise ValueError(f"{number}: {program.returncode}")
@@ -101,4 +106,4 @@ def sees_signals(message: Any) -> None:
 def hangs(message: Any) -> None:
     """Write the process's id into the file that the body names, and hang."""
     Path(message.body.decode()).write_text(str(os.getpid()))
-    time.sleep(150)
+    time.sleep(LONG_S)
