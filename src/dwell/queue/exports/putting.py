@@ -207,11 +207,12 @@ def _by_topic(rows: pa.Table, first: int) -> list[tuple[str, pa.Table, I64]]:
     codes = topics.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
     rows = rows.take(pa.array(order)).combine_chunks()
-    ends = np.cumsum(np.bincount(codes, minlength=len(topics.dictionary))).tolist()
-    starts = [0, *ends[:-1]]
+    sizes = np.bincount(codes, minlength=len(topics.dictionary))
+    starts = np.cumsum(sizes) - sizes
+    each = zip(topics.dictionary.to_pylist(), starts.tolist(), sizes.tolist(), strict=True)
     return [
-        (topic, rows.slice(start, end - start), order[start:end] + first)
-        for topic, start, end in zip(topics.dictionary.to_pylist(), starts, ends, strict=True)
+        (topic, rows.slice(start, size), order[start : start + size] + first)
+        for topic, start, size in each
     ]
 
 
