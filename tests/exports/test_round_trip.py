@@ -43,7 +43,9 @@ _rounds = itertools.count()
 def put(queue, drawn, suffix):
     """Put messages, take some, and bury some of those."""
     for one in drawn:
-        words = {name: value for name, value in one.items() if name not in ("topic", "fate", "body")}
+        words = {
+            name: value for name, value in one.items() if name not in ("topic", "fate", "body")
+        }
         if one["due"] == 10**9:
             # As a number it would be taken for seconds.
             words["due"] = "1970-01-12T13:46:40Z"
@@ -110,7 +112,9 @@ def test_what_is_promised_arrives(stores, tmp_path, kind, drawn, source, dead):
         for state in ("delayed", "ready", "leased", "dead")
         if (count := getattr(counts, state))
     }
-    expected = [one for m in before.values() if (one := promised(m, manifest.store, dead)) is not None]
+    expected = [
+        one for m in before.values() if (one := promised(m, manifest.store, dead)) is not None
+    ]
     with dwell.open(stores.new(kind)) as queue:
         for is_again in (False, True):
             done = queue.put_export(folder, dead=dead)

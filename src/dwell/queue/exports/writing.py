@@ -37,6 +37,8 @@ from dwell.version import VERSION
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: How many messages are read at a time.
+_PAGE_ROWS = MAX_BATCH_MESSAGES
 #: A row group is written when it has so many rows, or bytes, or a few more.
 _GROUP_ROWS = 100_000
 _GROUP_BYTES = 32 * 1024 * 1024
@@ -240,7 +242,7 @@ async def _sweep(
     wanted = msgspec.structs.replace(EVERY, topics=topics)
     place: int | None = 0
     while place is not None:
-        sweep = await queue.sweep(wanted, start=place, limit=MAX_BATCH_MESSAGES)
+        sweep = await queue.sweep(wanted, start=place, limit=_PAGE_ROWS)
         if len(sweep.messages):
             await blocking(writer.add, sweep.messages)
             if tell is not None:
