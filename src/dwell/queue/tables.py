@@ -49,7 +49,7 @@ class RowsPutter:
         puts_of: Callable[[Any], Awaitable[Puts]],
         put: Callable[[Puts], Awaitable[PutAnswer]],
         on_bad: OnBad | None,
-        on_put: OnPut | None,
+        on_put: OnPut | None = None,
     ) -> None:
         self._puts_of, self._put = puts_of, put
         self._on_bad, self._on_put = on_bad, on_put

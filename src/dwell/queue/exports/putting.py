@@ -1,7 +1,6 @@
 """Putting the messages of an export: a row group at a time, topic by topic, and all counted."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 
 from dwell.batch.blobs import moved_mark
 from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.results import counts_of
 from dwell.clock import Clock
 from dwell.errors import InvalidInput
 from dwell.given import columns, values
@@ -29,7 +29,6 @@ from dwell.message import (
     QUEUE_ID_MARK,
     U64,
     Message,
-    Result,
     State,
     TopicSettings,
 )
@@ -87,6 +86,7 @@ class Importer:
         """Put all messages; return what became of them."""
         manifest = await blocking(_checked, self._folder)
         self._report.rows = manifest.rows
+        self._say()
         if settings:
             await self._settle(manifest)
         is_own = int(manifest.store, 16) == self._queue.store.number
@@ -94,11 +94,14 @@ class Importer:
         for file in manifest.files:
             groups = _groups(self._folder / file.name)
             while (rows := await blocking(next, groups, None)) is not None:
-                # To be cancelled waits for the answers, so that the counts are complete.
-                await finished(whole(self._put(rows, first, mark, is_own=is_own)))
+                await self._put(rows, first, mark, is_own=is_own)
                 first += len(rows)
         self._report.is_whole = True
         return self._report
+
+    def _say(self) -> None:
+        if self._tell is not None:
+            self._tell(self._report)
 
     async def _settle(self, manifest: Manifest) -> None:
         """Give topics without settings of their own those of the export."""
@@ -115,8 +118,7 @@ class Importer:
         for at in range(0, len(parts), _TOPICS):
             some = [self._put_topic(*part, mark, is_own) for part in parts[at : at + _TOPICS]]
             answers = await asyncio.gather(*some, return_exceptions=True)
-            if self._tell is not None:
-                self._tell(self._report)
+            self._say()
             for answer in answers:
                 if answer is not None:
                     raise answer
@@ -136,9 +138,11 @@ class Importer:
             _count(tally, "kept", int(is_there.sum()))
             rows, numbers = rows.filter(pa.array(~is_there)), numbers[~is_there]
 
-        def on_put(counts: Counter[Result]) -> None:
-            for result, count in counts.items():
+        async def put(puts: Puts) -> PutAnswer:
+            answer = await self._queue.put_puts(puts)
+            for result, count in counts_of(answer.results).items():
                 _count(tally, str(result), count)
+            return answer
 
         def on_bad(row: int, reason: str) -> None:
             if self._on_bad is None:
@@ -146,8 +150,11 @@ class Importer:
             self._on_bad(int(numbers[row]), reason)
             _count(tally, "rejected", 1)
 
-        puts_of = partial(self._puts_of, topic, mark)
-        await RowsPutter(puts_of, self._queue.put_puts, on_bad, on_put).put(rows, 0)
+        # To be cancelled waits for the answer of each put, so that the counts are complete.
+        putter = RowsPutter(
+            partial(self._puts_of, topic, mark), lambda puts: finished(whole(put(puts))), on_bad
+        )
+        await putter.put(rows, 0)
 
     async def _are_there(self, topic: str, rows: pa.Table) -> np.ndarray:
         """Tell which messages are still in the store that they were exported from."""
