@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dwell.batch.blobs import moved_mark
-from dwell.batch.puts import PutAnswer, Puts
+from dwell.batch.puts import PUT_ARRAYS, PutAnswer, Puts
 from dwell.batch.results import counts_of
 from dwell.clock import Clock
 from dwell.errors import InvalidInput
@@ -21,11 +21,13 @@ from dwell.given import columns, values
 from dwell.message import (
     EXPIRED,
     I64,
+    MAX_ATTEMPTS,
     MAX_BATCH_MESSAGES,
     MAX_DELAY_MS,
     MAX_HEADERS,
     MAX_HEADERS_BYTES,
     MAX_LEASE_MS,
+    MAX_PRIORITY,
     QUEUE_ID_MARK,
     U64,
     Message,
@@ -225,6 +227,8 @@ def _by_topic(rows: pa.Table, first: int) -> list[tuple[str, pa.Table, I64]]:
 
 # --- rows as puts -----------------------------------------------------------------------------
 
+#: The largest number that a message may have in each of these columns.
+_MOST = {"priority": MAX_PRIORITY, "lease_ms": MAX_LEASE_MS, "max_attempts": MAX_ATTEMPTS}
 _DEAD_WORD = State.DEAD.name.lower()
 _STATES = {state.name.lower(): state for state in State}
 
@@ -243,18 +247,18 @@ def puts_of_rows(topic: str, rows: pa.Table, now_ms: int, mark: str, *, keeps_de
         bodies, due_ms = [body for body, _ in again], np.array([due for _, due in again], np.int64)
     is_dead = pc.equal(rows.column("state"), _DEAD_WORD).to_numpy() & keeps_dead
     died_ms = np.clip(_millis(rows, "died", now_ms), 1, max(now_ms - _EXPIRED_MS, 1))
+    numbers = {
+        name: _within(_numbers(rows, name), 0, most, name).astype(PUT_ARRAYS[name])
+        for name, most in _MOST.items()
+    }
     return Puts(
         topic=topic,
         bodies=bodies,
         due_ms=due_ms,
-        priority=columns.priorities(_numbers(rows, "priority"), size),
-        lease_ms=_within(_numbers(rows, "lease_ms"), 0, MAX_LEASE_MS, "lease_ms").astype(np.uint32),
-        max_attempts=_within(_numbers(rows, "max_attempts"), 0, 2**16 - 1, "max_attempts").astype(
-            np.uint16
-        ),
         expires_ms=np.where(is_dead, died_ms, expires_ms),
         ids=columns.own_ids(blobs_of(_ids(rows, mark)), size),
         extras=_extras(rows, is_dead),
+        **numbers,
     )
 
 
