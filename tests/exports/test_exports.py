@@ -129,7 +129,7 @@ def test_row_groups_and_files_are_bounded(tmp_path, monkeypatch):
         ]
         for file in files:
             file.close()
-        assert (max(groups), min(groups), sum(groups)) == (40, 10, 330)
+        assert groups == [40] * 7 + [30, 10, 10]
         assert [file.rows for file in manifest.files[:2]] == [120, 120]
         queue.clear("t")
         done = queue.put_export(tmp_path / "export")
@@ -227,6 +227,28 @@ def test_a_second_run_goes_on_where_the_first_ended(export, store, monkeypatch):
         second = queue.put_export(export)
         assert second.total.created + first == 30
         assert len(everything(queue, ["t"])) == 30
+
+
+async def test_to_be_broken_off_waits_for_the_answers(export):
+    told = []
+    async with dwell.open("memory:") as queue:
+        real, begun, may_end = queue.put_puts, asyncio.Event(), asyncio.Event()
+
+        async def put_puts(puts, on_conflict="keep"):
+            begun.set()
+            await may_end.wait()
+            return await real(puts, on_conflict)
+
+        queue.put_puts = put_puts
+        task = asyncio.ensure_future(queue.put_export(export, tell=told.append))
+        await begun.wait()
+        task.cancel()
+        asyncio.get_running_loop().call_soon(may_end.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        counts = (await queue.stats()).topics["t"]
+        assert told[0].total.created == counts.delayed + counts.ready + counts.dead == 30
+        assert not told[0].is_whole
 
 
 def test_settings_are_given_to_topics_that_have_none(export):
