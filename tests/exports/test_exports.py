@@ -5,6 +5,8 @@ import itertools
 import json
 import random
 import shutil
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import pytest
 
 import dwell
 from dwell import Result, State
-from dwell.errors import InvalidInput, TopicFull
+from dwell.errors import Forbidden, InvalidInput, TopicFull
 from dwell.queue.exports import manifest as manifests
 from dwell.queue.exports import putting, writing
 from dwell.queue.exports.manifest import MANIFEST, Manifest
@@ -443,6 +445,47 @@ def test_an_export_goes_to_a_folder_of_its_own(export, tmp_path):
         with pytest.raises(InvalidInput, match=r"^dead: got str 'bury', expected one of keep"):
             queue.put_export(export, dead="bury")
     assert (tmp_path / "other" / "mine").exists()
+
+
+def test_an_export_is_its_owners_alone(tmp_path):
+    with dwell.open("memory:") as queue:
+        queue.export(tmp_path / "a" / "export")
+        assert (tmp_path / "a" / "export").stat().st_mode & 0o777 == 0o700
+
+
+def test_an_export_names_the_life_of_the_store(store, topic, tmp_path):
+    with dwell.open(store) as queue:
+        queue.put(topic, b"")
+        manifest = queue.export(tmp_path / "export", topic)
+        page = queue.events(0, 10_000)
+        assert manifest.history == page.history != ""
+        assert manifest == msgspec.structs.replace(manifests.read(tmp_path / "export"), crc=0)
+
+
+def test_a_token_for_topics_is_enough(tmp_path):
+    """What it may not know is left out: who else is there, and what happened to them."""
+    program, file = Path(sys.executable).with_name("dwell"), tmp_path / "tokens.json"
+    words = ["token", "mine", "--put", "mine.", "--read", "mine.", "--file", str(file)]
+    made = subprocess.run([program, "--quiet", *words], capture_output=True, text=True, check=True)
+    server = ServerProcess(tmp_path, "--token-file", str(file))
+    try:
+        with dwell.open(server.url, token=made.stdout.strip()) as queue:
+            queue.put_many("mine.a", [b"x"] * 3)
+            manifest = queue.export(tmp_path / "export", ["mine.a", "mine.b"])
+            assert (manifest.rows, manifest.history) == (3, "")
+            with pytest.raises(Forbidden):
+                queue.export(tmp_path / "all")
+            assert list((tmp_path / "all").iterdir()) == []
+            # In the store itself messages are found by their numbers, of all topics.
+            with pytest.raises(Forbidden):
+                queue.put_export(tmp_path / "export")
+        with dwell.open("memory:") as queue:
+            queue.put_many("mine.a", [b"y"] * 5)
+            queue.export(tmp_path / "other")
+        with dwell.open(server.url, token=made.stdout.strip()) as queue:
+            assert queue.put_export(tmp_path / "other").total.created == 5
+    finally:
+        server.stop()
 
 
 def test_an_export_of_nothing_has_the_columns(tmp_path):

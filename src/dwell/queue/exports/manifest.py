@@ -52,14 +52,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of ``_manifest.json``.
 
     ``dwell_export`` is the format, ``version`` that of the Dwell that wrote it, ``store`` the
-    number of the store in 8 hexadecimal digits. The messages were read between ``began_ms`` and
-    ``ended_ms``. ``settings`` has the settings of topics that differ from the defaults. ``crc`` is
-    the CRC-32 of the manifest as compact JSON with a crc of 0.
+    number of the store in 8 hexadecimal digits, and ``history`` names the life of the store whose
+    events came last; it is empty if there are none, or a token does not allow to read them. The
+    messages were read between ``began_ms`` and ``ended_ms``. ``settings`` has the settings of
+    topics that differ from the defaults. ``crc`` is the CRC-32 of the manifest as compact JSON
+    with a crc of 0.
     """
 
     dwell_export: int
     version: str
     store: str
+    history: str
     began_ms: int
     ended_ms: int
     topics: dict[str, Counts]

@@ -29,6 +29,7 @@ from dwell.message import (
     MAX_LEASE_MS,
     MAX_PRIORITY,
     QUEUE_ID_MARK,
+    REASON_HEADER,
     U64,
     Message,
     State,
@@ -46,8 +47,6 @@ from dwell.tasks import finished, whole
 
 #: What becomes of dead messages: they stay dead, are put like the others, or are left out.
 DEAD = ("keep", "put", "skip")
-#: The header that says why a message had died.
-REASON = "dwell-reason"
 #: How many topics are put into at a time.
 _TOPICS = 16
 #: A message that is put dead has expired so long ago, whatever the clocks of two machines say.
@@ -312,7 +311,7 @@ def _with_reason(headers: dict[str, str], reason: str | None) -> dict[str, str]:
     """Return headers with a reason, where they have room for it."""
     if reason is None:
         return headers
-    more = {**headers, REASON: reason}
+    more = {**headers, REASON_HEADER: reason}
     size = sum(len(part.encode()) for pair in more.items() for part in pair)
     return more if len(more) <= MAX_HEADERS and size <= MAX_HEADERS_BYTES else headers
 

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dwell.batch.batch import Batch
+from dwell.batch.events import EventPage
 from dwell.batch.stats import Stats
 from dwell.batch.sweep import EVERY, Sweep, Wanted
 from dwell.clock import Clock
-from dwell.errors import InvalidInput
+from dwell.errors import AccessDenied, InvalidInput
 from dwell.given.values import shown
 from dwell.message import MAX_BATCH_MESSAGES, TopicSettings
 from dwell.queue.exports.manifest import (
@@ -178,7 +179,8 @@ class _Writer:
 def make_folder(folder: Path) -> None:
     """Make the folder of a new export, or take an empty one; raises InvalidInput."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        # As a store's, for what is in it.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = sorted(os.listdir(folder))
     except OSError as error:
         raise InvalidInput(f"to: cannot make {shown(str(folder))}: {error.strerror}") from None
@@ -201,6 +203,7 @@ class _Source(Protocol):
     ) -> Sweep: ...
     async def settings(self, topic: str) -> TopicSettings: ...
     async def stats(self) -> Stats: ...
+    async def events(self, position: int = 0, limit: int = 1000) -> EventPage: ...
 
 
 async def blocking(function: Callable[P, T], *args: P.args, **words: P.kwargs) -> T:
@@ -222,6 +225,7 @@ async def export(
             dwell_export=FORMAT,
             version=VERSION,
             store=f"{queue.store.number:08x}",
+            history=await _history(queue),
             began_ms=began_ms,
             ended_ms=queue.clock.now_ms(),
             topics=dict(sorted(writer.counts.items())),
@@ -249,6 +253,15 @@ async def _sweep(
                 tell(writer.rows)
         place = sweep.next_place
     await blocking(writer.end)
+
+
+async def _history(queue: _Source) -> str:
+    """Return the name of the history of the last event, empty if it is not known."""
+    try:
+        end = (await queue.events(0, 1)).end_position
+        return (await queue.events(max(end - 1, 0), 1)).history
+    except AccessDenied:
+        return ""
 
 
 async def _settings(queue: _Source, topics: Collection[str]) -> dict[str, dict[str, Any]]:
