@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -493,3 +494,23 @@ def test_an_export_of_nothing_has_the_columns(tmp_path):
         assert queue.export(tmp_path / "export").rows == 0
         assert table_of(tmp_path / "export").schema.equals(writing.SCHEMA)
         assert queue.put_export(Path(tmp_path / "export")).is_whole
+
+
+def test_a_disk_that_is_full_ends_it(tmp_path):
+    """A process that may write no large files meets what a full disk does."""
+    program, folder = Path(sys.executable).with_name("dwell"), tmp_path / "export"
+    server = ServerProcess(tmp_path)
+    try:
+        with dwell.open(server.url) as queue:
+            queue.put_many("t", [random.Random(n).randbytes(1_000) for n in range(1_000)])
+        done = subprocess.run(
+            [program, "--store", server.url, "export", "--to", str(folder)],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        server.stop()
+    assert (done.returncode, done.stderr) == (3, "OSError: [Errno 27] File too large\n")
+    assert list(folder.iterdir()) == []

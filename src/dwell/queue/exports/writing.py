@@ -153,7 +153,8 @@ class _Writer:
             self._file.close()
             name = file_name(len(self.files))
             self.files.append(File(name, self._file.size, self._rows, self._file.crc))
-            self._file, self._rows = None, 0
+            self._file = self._parquet = None
+            self._rows = 0
 
     def end(self) -> None:
         """Write what is left; an export without messages has a file that says the columns."""
@@ -168,9 +169,9 @@ class _Writer:
             names = [MANIFEST, f"{MANIFEST}.new", *names]
         if self._file is not None:
             names.append(file_name(len(self.files)))
-            with contextlib.suppress(OSError, pa.ArrowException):
-                self._parquet.close()
-                self._file.close()
+            for one in filter(None, (self._parquet, self._file)):
+                with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+                    one.close()
         for name in names:
             with contextlib.suppress(OSError):
                 (self._folder / name).unlink()
