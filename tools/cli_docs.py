@@ -27,7 +27,7 @@ dwell [--store URL] [--json] [--quiet] COMMAND ...
 ```
 
 Answers go to standard output, everything else to standard error; an error is one line that begins
-with its class. Only `put` and a change of `settings` create a missing store.
+with its class. Only `put`, `import` and a change of `settings` create a missing store.
 
 With `--json`, standard output holds one JSON object a line. A message has the fields of
 `dwell.Message`; its body is `body` when it is UTF-8 text, else `body_base64`. Tables for people

@@ -18,6 +18,7 @@ import numpy as np
 from dwell import message
 from dwell.batch import batch
 from dwell.message import TopicSettings
+from dwell.queue.exports import manifest, writing
 from dwell.store.embedded import eventblock, folder, snapshot
 from dwell.store.embedded.journal import journal, record
 from dwell.store.embedded.journal.record import SCHEMAS
@@ -101,9 +102,18 @@ def _event_columns(_: str) -> str:
     return "\n".join(table(["column", "type"], rows))
 
 
+def _export_columns(_: str) -> str:
+    rows = (
+        [f"`{field.name}`", f"`{field.type}`", "null if none" if field.nullable else ""]
+        for field in writing.SCHEMA
+    )
+    return "\n".join(table(["column", "type of Arrow", ""], rows))
+
+
 def _fields(name: str) -> str:
     """Return the fields of a class, as a list of names and types."""
     owner = {"record": record, "snapshot": snapshot, "folder": folder, "batch": batch}
+    owner["manifest"] = manifest
     module, _, class_name = name.partition(".")
     fields = getattr(owner[module], class_name).__annotations__
     texts = ast.parse(Path(owner[module].__file__ or "").read_text())
@@ -303,6 +313,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "columns": _event_columns,
     "constants": _constants,
     "example": _example,
+    "export": _export_columns,
     "fields": _fields,
     "file": _file,
     "grid": _grid,

@@ -114,6 +114,7 @@ MAY_IMPORT = {
         "door",
         "embedded",
         "given",
+        "queue",
         "redis",
         "relay",
         "server",

@@ -54,6 +54,8 @@ DEFAULT_PRIORITY = 1024
 #: its last lease ended.
 EXPIRED = "expired"
 LEASE_ENDED = "lease ended"
+#: The header that says why a message is dead, where its ``last_error`` cannot.
+REASON_HEADER = "dwell-reason"
 
 #: The first character of every id that the queue makes; a caller's own id may not start with it.
 QUEUE_ID_MARK = "~"

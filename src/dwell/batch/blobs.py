@@ -194,6 +194,15 @@ def queue_id(row: int, seq: int) -> str:
     return f"{QUEUE_ID_MARK}{row:x}-{seq:x}"
 
 
+def moved_mark(number: int) -> str:
+    """Return how the ids of messages from a store of a number begin in another one.
+
+    The rest is the id that the store made, without its first character: the same each time, so
+    that a message that is moved again is found.
+    """
+    return f"moved-{number:08x}-"
+
+
 def slice_of(places: range) -> slice:
     """Return the slice that selects these places of a sequence."""
     if not places:

@@ -97,6 +97,8 @@ GROUPS: dict[str, tuple[_Command, ...]] = {
         _Command("check", "dwell --store ./data check --repair"),
         _Command("stale", "dwell --store http://localhost:8410 stale"),
         _Command("backup", "dwell --store ./data backup ./copy"),
+        _Command("export", "dwell export emails orders --to ./export", "archive:export"),
+        _Command("import", "dwell import ./export --settings", "archive:import_"),
         _Command("reshard", "dwell --store redis://localhost:6379/0 reshard 8"),
     ),
 }

@@ -28,7 +28,7 @@ def put_file(
     counts: Counter[Result] = Counter()
     bad: Counter[None] = Counter()
     with contextlib.ExitStack() as stack:
-        refuse = _refuse if rejected is None else stack.enter_context(_written(rejected, bad))
+        refuse = _refuse if rejected is None else stack.enter_context(written(rejected, bad))
         queue = stack.enter_context(session.queue(create=True))
         stack.callback(_say, session.out, topic, counts, bad)
         stack.enter_context(refused_after(counts.total, "message"))
@@ -65,8 +65,12 @@ def _say(out: Output, topic: str, counts: Counter[Result], bad: Counter[None]) -
 
 
 @contextlib.contextmanager
-def _written(name: str, bad: Counter[None]) -> Iterator[_OnBad]:
-    """Yield a writer of rejected rows to a new file; raises InvalidInput if the file exists."""
+def written(name: str, bad: Counter[None] | None = None) -> Iterator[_OnBad]:
+    """Yield a writer of rejected rows to a new file, which counts them in ``bad``.
+
+    Raises InvalidInput if the file exists.
+    """
+    bad = Counter() if bad is None else bad
     try:
         file = open(name, "x", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError as error:

@@ -5,12 +5,14 @@ An error text has the form "field: got VALUE, expected ALLOWED".
 """
 
 import math
+import os
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import isfinite
+from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
@@ -147,6 +149,14 @@ def topics(value: object) -> tuple[str, ...]:
     if not isinstance(value, _COLLECTIONS) or not value:
         raise refusal(InvalidTopic, "topics", value, "a topic or a sequence of one or more")
     return tuple(dict.fromkeys(map(topic, value)))
+
+
+def folder(value: object, field: str) -> Path:
+    """Return a folder's path; raises InvalidInput."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise refusal(InvalidInput, field, value, "the path of a folder")
+    return Path(path)
 
 
 def _utf8(value: object, most: int) -> bytes | None:

@@ -6,8 +6,9 @@ waiting takers. The store decides what happens to messages.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from os import PathLike
 from typing import Any, Self, TypeVar, Unpack
 
 from dwell.batch.batch import Batch
@@ -31,11 +32,14 @@ from dwell.queue.bulk import (
     puts_of,
 )
 from dwell.queue.counting import Counting
+from dwell.queue.exports.manifest import Manifest
+from dwell.queue.exports.report import Imported
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.remotetakers import RemoteTakers
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.searcher import RemoteSearcher, Searcher
+from dwell.queue.tablecolumns import pyarrow
 from dwell.queue.tables import OnBad, OnPut, TablePutter
 from dwell.queue.takers import Takers, Wish
 from dwell.queue.ticker import Ticker
@@ -260,6 +264,33 @@ class Queue(Counting):
         putter = TablePutter(topic, put, self._store.clock, on_bad, on_put)
         return await putter.run(table, tuple(await self._levels_ms(topic)))
 
+    async def put_export(
+        self,
+        folder: str | PathLike[str],
+        *,
+        dead: str = "keep",
+        settings: bool = False,
+        on_bad: OnBad | None = None,
+        tell: Callable[[Imported], None] | None = None,
+    ) -> Imported:
+        """Put the messages of an export, of any store; return what became of them, by topic.
+
+        Ids that exist are kept, so a repeat puts nothing twice; an id that a queue made becomes
+        ``moved-...``, the same each time. Leased messages are put as pending with their due.
+        ``dead`` messages stay dead (``keep``), are put as pending (``put``), or are left out
+        (``skip``). With ``settings`` topics with default settings get those of the export.
+        ``on_bad`` is called with the number of each row that cannot be put, from 0, and the reason;
+        without it the first such row raises InvalidInput, and others stay put. ``tell`` is called
+        with the counts after each few puts. Raises InvalidInput before anything is put if the
+        folder is no whole export.
+        """
+        self.check_open()
+        path = values.folder(folder, "export")
+        pyarrow()
+        from dwell.queue.exports.putting import Importer
+
+        return await Importer(self, path, dead, on_bad, tell).run(settings=settings)
+
     async def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer:
         """Put columns whose values were checked already; this method checks nothing.
 
@@ -404,6 +435,28 @@ class Queue(Counting):
         wanted = values.wanted(wanted)
         self.check_open()
         return await self._store.sweep(wanted, start, stop if limit else 0, limit)
+
+    async def export(
+        self,
+        folder: str | PathLike[str],
+        topics: str | Sequence[str] = (),
+        *,
+        tell: Callable[[int], None] | None = None,
+    ) -> Manifest:
+        """Write the messages of some topics or all, in all states, to a new folder, as Parquet.
+
+        A message that exists during the whole export is in it once, as it was when it was read.
+        ``tell`` is called with the number of messages so far. Returns the manifest, which is
+        written last. Raises InvalidInput if the folder has files, and OSError if it cannot be
+        written; then nothing is left in it.
+        """
+        wanted = values.topics(topics) if topics else ()
+        self.check_open()
+        path = values.folder(folder, "to")
+        pyarrow()
+        from dwell.queue.exports.writing import export
+
+        return await export(self, path, wanted, tell)
 
     async def events(self, position: int = 0, limit: int = 1000) -> EventPage:
         """Return at most ``limit`` events from ``position`` on, or from the oldest event kept."""

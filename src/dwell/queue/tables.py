@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.results import counts_of
 from dwell.clock import Clock
 from dwell.errors import InvalidInput
@@ -35,42 +36,32 @@ def batches_of(table: object) -> Any:
     return reader
 
 
-class TablePutter:
-    """Puts the rows of one table into a topic, in their order.
+class RowsPutter:
+    """Puts rows by halves if they are too many bytes, or one of them cannot be put.
 
-    ``put`` is called with the columns of each put. ``on_bad`` is called for a row that cannot be
-    put; without it such a row raises an InvalidInput that names it, and the rows before it are put.
+    ``puts_of`` returns the columns of one put for some rows, and ``put`` is called with them.
+    ``on_bad`` is called for a row that cannot be put; without it such a row raises an InvalidInput
+    that names it, and the rows before it are put.
     """
 
     def __init__(
         self,
-        topic: str,
-        put: Callable[[Any], Any],
-        clock: Clock,
+        puts_of: Callable[[Any], Awaitable[Puts]],
+        put: Callable[[Puts], Awaitable[PutAnswer]],
         on_bad: OnBad | None,
-        on_put: OnPut | None,
+        on_put: OnPut | None = None,
     ) -> None:
-        self._topic, self._put, self._clock = topic, put, clock
+        self._puts_of, self._put = puts_of, put
         self._on_bad, self._on_put = on_bad, on_put
-        self._levels_ms: tuple[int, ...] = ()
-        self.counts: Counter[Result] = Counter()
 
-    async def run(self, table: object, levels_ms: tuple[int, ...]) -> Counter[Result]:
-        """Put all rows; return how many had which result."""
-        self._levels_ms = levels_ms
-        reader, first = batches_of(table), 0
-        while (batch := await asyncio.to_thread(_next, reader, first)) is not None:
-            rows = pyarrow().Table.from_batches([batch])
-            for part in _parts(rows):
-                await self._put_part(part, first)
-                first += len(part)
-        return self.counts
+    async def put(self, rows: Any, first: int) -> None:
+        """Put rows, of which the first has a number, in as few puts as they allow."""
+        for at in range(0, len(rows), MAX_BATCH_MESSAGES):
+            await self._put_part(rows.slice(at, MAX_BATCH_MESSAGES), first + at)
 
     async def _put_part(self, part: Any, first: int) -> None:
-        """Put rows, by halves if they are too many bytes, or one of them cannot be put."""
         try:
-            now_ms = self._clock.now_ms()
-            puts = await puts_of_table(part, self._topic, now_ms, self._levels_ms)
+            answer = await self._put(await self._puts_of(part))
         except InvalidInput as error:
             if len(part) > 1:
                 half = len(part) // 2
@@ -81,7 +72,40 @@ class TablePutter:
                 raise type(error)(f"row {first}: {error}") from None
             self._on_bad(first, str(error))
             return
-        counts = counts_of((await self._put(puts)).results)
+        counts = counts_of(answer.results)
+        if self._on_put is not None:
+            self._on_put(counts)
+
+
+class TablePutter:
+    """Puts the rows of one table into a topic, in their order."""
+
+    def __init__(
+        self,
+        topic: str,
+        put: Callable[[Puts], Awaitable[PutAnswer]],
+        clock: Clock,
+        on_bad: OnBad | None,
+        on_put: OnPut | None,
+    ) -> None:
+        self._topic, self._clock, self._on_put = topic, clock, on_put
+        self._rows = RowsPutter(self._puts_of, put, on_bad, self._note)
+        self._levels_ms: tuple[int, ...] = ()
+        self.counts: Counter[Result] = Counter()
+
+    async def run(self, table: object, levels_ms: tuple[int, ...]) -> Counter[Result]:
+        """Put all rows; return how many had which result."""
+        self._levels_ms = levels_ms
+        reader, first = batches_of(table), 0
+        while (batch := await asyncio.to_thread(_next, reader, first)) is not None:
+            await self._rows.put(pyarrow().Table.from_batches([batch]), first)
+            first += len(batch)
+        return self.counts
+
+    async def _puts_of(self, rows: Any) -> Puts:
+        return await puts_of_table(rows, self._topic, self._clock.now_ms(), self._levels_ms)
+
+    def _note(self, counts: Counter[Result]) -> None:
         self.counts += counts
         if self._on_put is not None:
             self._on_put(counts)
@@ -92,8 +116,3 @@ def _next(reader: Any, row: int) -> Any:
         return next(reader, None)
     except (pyarrow().ArrowException, OSError) as error:
         raise InvalidInput(f"table: cannot be read from row {row} on: {error!s:.300}") from None
-
-
-def _parts(rows: Any) -> Iterator[Any]:
-    for first in range(0, len(rows), MAX_BATCH_MESSAGES):
-        yield rows.slice(first, MAX_BATCH_MESSAGES)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 
+from dwell.message import REASON_HEADER
 from dwell.relay.contract import BrokerUnreachable, Sink
 from dwell.relay.envelope import FROM
 from dwell.relay.record import Record, Refusal
@@ -10,7 +11,6 @@ from dwell.relay.tally import Tally
 
 _log = logging.getLogger(__name__)
 
-REASON = "dwell-reason"
 _WHO = "dead letters"
 #: How many characters of a reason are kept.
 _MOST_REASON = 1_000
@@ -32,7 +32,7 @@ class DeadLetters:
     def letter(self, record: Record, reason: str) -> Record:
         """Return the letter for a record: the record, the reason, and its origin."""
         said = [
-            (REASON, reason[:_MOST_REASON].encode("utf-8", "backslashreplace")),
+            (REASON_HEADER, reason[:_MOST_REASON].encode("utf-8", "backslashreplace")),
             (FROM, record.origin.encode("utf-8", "backslashreplace")),
         ]
         headers = [*record.headers, *said]
@@ -90,7 +90,7 @@ class DeadLetters:
         for (record, letter), why in dropped:
             if why.reason not in self._told:
                 self._told.add(why.reason)
-                reason = dict(letter.headers)[REASON] or b""
+                reason = dict(letter.headers)[REASON_HEADER] or b""
                 _log.warning(
                     "dead letters are dropped, the first of %s (%s): %s",
                     record.origin,

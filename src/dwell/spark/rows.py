@@ -17,6 +17,7 @@ from dwell.errors import (
 )
 from dwell.message import DEFAULT_PRIORITY, I64, U64
 from dwell.queue.bulk import puts_of
+from dwell.queue.messagecolumns import blobs_of
 from dwell.spark.options import WriteOptions
 from dwell.spark.packed import packed
 from dwell.spark.plain import KNOWN, listed, number
@@ -120,7 +121,7 @@ def puts_of_rows(
 def _ids(column: pa.Array) -> Blobs | list[str]:
     if column.null_count or not pa.types.is_string(column.type):
         return texts(column, "id")
-    return _blobs(column)
+    return blobs_of(column)
 
 
 def texts(column: pa.Array, name: str) -> list[str]:
@@ -220,15 +221,5 @@ def _bodies(rows: pa.RecordBatch) -> Any:
     if column.null_count:
         raise InvalidBody("body: got null, expected bytes or text")
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-        return _blobs(column)
+        return blobs_of(column)
     raise InvalidBody(f"body: got a column of {column.type}, expected binary or text")
-
-
-def _blobs(column: pa.Array) -> Blobs:
-    """Return the values of a column without a copy of each."""
-    _, offsets, data = column.buffers()
-    every = np.frombuffer(offsets, np.int32)
-    ends: I64 = every[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    start = int(ends[0]) if len(ends) else 0
-    piece = memoryview(data)[start : int(ends[-1])].tobytes() if data is not None else b""
-    return Blobs(piece, ends[:-1] - start, ends[1:] - start)

@@ -1,6 +1,6 @@
 """Tables: messages and events as record batches with the columns that Spark expects."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,11 +9,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dwell.batch.batch import Batch
-from dwell.batch.blobs import Blobs, Same, joined, sizes_of
 from dwell.batch.events import EVENT_ARRAYS, EVENT_COLUMNS, KIND_WORDS, Event, Events
 from dwell.batch.sweep import Sweep
 from dwell.errors import InvalidSettings
-from dwell.message import State, decode_extra, keys_of
+from dwell.queue.messagecolumns import MESSAGE_COLUMNS, moments, texts, words
 
 Column = Callable[[Any], Any]
 
@@ -39,7 +38,7 @@ class Table:
 
 def message_table(schema: StructType) -> Table:
     """Return the columns of messages."""
-    return Table(schema, _MESSAGE)
+    return Table(schema, MESSAGE_COLUMNS)
 
 
 def sweep_table(schema: StructType) -> Table:
@@ -55,71 +54,6 @@ def event_table(schema: StructType) -> Table:
 # --- columns ----------------------------------------------------------------------------------
 
 
-def _moments(times_ms: np.ndarray, absent: int | None = None) -> pa.Array:
-    none = None if absent is None else times_ms == absent
-    return pa.array(times_ms * 1000, pa.timestamp("us", tz="UTC"), mask=none)
-
-
-def _words(codes: np.ndarray, words: dict[int, str]) -> pa.Array:
-    names = pa.array([words.get(code, "") for code in range(max(words) + 1)])
-    return pa.DictionaryArray.from_arrays(
-        pa.array(codes.astype(np.int8)), names
-    ).dictionary_decode()
-
-
-def _texts(values: Sequence[str]) -> pa.Array:
-    if isinstance(values, Same) and len(values):
-        return pa.repeat(pa.scalar(values[0], pa.string()), len(values))
-    return pa.array(list(values), pa.string())
-
-
-def _blobs(values: Sequence[bytes]) -> pa.Array:
-    if not isinstance(values, Blobs):
-        return pa.array(list(values), pa.binary())
-    ends = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(sizes_of(values), out=ends[1:])
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(joined(values))]
-    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
-
-
-def _keys(batch: Batch) -> pa.Array:
-    if isinstance(batch.extras, Same) and not batch.extras.value:
-        return pa.nulls(len(batch), pa.string())
-    return pa.array(keys_of(batch.extras), pa.string())
-
-
-def _headers(batch: Batch) -> pa.Array:
-    kind = pa.map_(pa.string(), pa.string())
-    if isinstance(batch.extras, Same) and not batch.extras.value:
-        return pa.nulls(len(batch), kind)
-    many = (decode_extra(extra).headers for extra in batch.extras)
-    return pa.array([list(headers.items()) or None for headers in many], kind)
-
-
-_STATES = {int(state): state.name.lower() for state in State}
-
-_MESSAGE: dict[str, Column] = {
-    "topic": lambda batch: _texts(batch.topics),
-    "id": lambda batch: _texts(batch.ids),
-    "body": lambda batch: _blobs(batch.bodies),
-    "due": lambda batch: _moments(batch.due_ms),
-    "state": lambda batch: _words(batch.state, _STATES),
-    "priority": lambda batch: pa.array(batch.priority),
-    "attempt": lambda batch: pa.array(batch.attempt),
-    "max_attempts": lambda batch: pa.array(batch.max_attempts),
-    "lease_ms": lambda batch: pa.array(batch.lease_ms),
-    "lease_until": lambda batch: _moments(batch.lease_until_ms, absent=0),
-    "died": lambda batch: _moments(batch.died_ms, absent=0),
-    "expires": lambda batch: _moments(batch.expires_ms, absent=0),
-    "key": _keys,
-    "headers": _headers,
-    "last_error": lambda batch: pa.array(
-        [batch.errors.get(at) for at in range(len(batch))], pa.string()
-    ),
-    "number": lambda batch: pa.array(batch.numbers.view(np.int64)),
-}
-
-
 def _of_messages(column: Column) -> Column:
     return lambda sweep: column(sweep.messages)
 
@@ -131,19 +65,19 @@ def _versions(sweep: Sweep) -> pa.Array:
 
 
 _SWEPT: dict[str, Column] = {
-    **{name: _of_messages(column) for name, column in _MESSAGE.items()},
+    **{name: _of_messages(column) for name, column in MESSAGE_COLUMNS.items()},
     "version": _versions,
 }
 
 
 def _of_events(column: str) -> Column:
     if column == "kind":
-        return lambda events: _words(events.kind, KIND_WORDS)
+        return lambda events: words(events.kind, KIND_WORDS)
     if column.endswith("_ms"):
-        return lambda events: _moments(getattr(events, column))
+        return lambda events: moments(getattr(events, column))
     if column in EVENT_ARRAYS:
         return lambda events: pa.array(getattr(events, column))
-    return lambda events: _texts(getattr(events, column))
+    return lambda events: texts(getattr(events, column))
 
 
 _EVENT: dict[str, Column] = {

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dwell.batch.batch import Batch
+from dwell.batch.blobs import moved_mark
 from dwell.batch.page import Page
 from dwell.batch.puts import PUT_ARRAYS, Puts
 from dwell.given import values
@@ -75,7 +76,7 @@ class HousePlace:
     def __init__(self, queue: Queue, topics: Collection[str] = (), into: str | None = None) -> None:
         self._queue = queue
         # Ids that a killed takeover has put are known again, however the store is addressed now.
-        self._mark = f"moved-{queue.store.number:08x}-"
+        self._mark = moved_mark(queue.store.number)
         self._wanted = frozenset(map(values.topic, topics))
         self._into = None if into is None else values.topic(into)
         self._round: list[str] = []

@@ -5,6 +5,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from os import PathLike
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
@@ -31,6 +32,8 @@ from dwell.message import (
 )
 from dwell.queue import Queue
 from dwell.queue.codec import TypedMessage
+from dwell.queue.exports.manifest import Manifest
+from dwell.queue.exports.report import Imported
 from dwell.queue.schedules.schedule import Planned
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.selecting import States, Which
@@ -77,6 +80,15 @@ class SyncQueue:
         on_bad: OnBad | None = None,
         on_put: OnPut | None = None,
     ) -> Counter[Result]: ...
+    def put_export(
+        self,
+        folder: str | PathLike[str],
+        *,
+        dead: str = "keep",
+        settings: bool = False,
+        on_bad: OnBad | None = None,
+        tell: Callable[[Imported], None] | None = None,
+    ) -> Imported: ...
     def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer: ...
     def put_rows(
         self,
@@ -115,6 +127,13 @@ class SyncQueue:
     def sweep(
         self, wanted: Wanted = EVERY, *, start: int = 0, stop: int = 2**63 - 1, limit: int = 1000
     ) -> Sweep: ...
+    def export(
+        self,
+        folder: str | PathLike[str],
+        topics: str | Sequence[str] = (),
+        *,
+        tell: Callable[[int], None] | None = None,
+    ) -> Manifest: ...
     def events(self, position: int = 0, limit: int = 1000) -> EventPage: ...
     def stats(self) -> Stats: ...
     def sizes(self, topic: str) -> list[TopicStats]: ...

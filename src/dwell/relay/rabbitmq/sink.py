@@ -20,8 +20,8 @@ from aiormq.exceptions import (
     PublishError,
 )
 
+from dwell.message import REASON_HEADER
 from dwell.relay.contract import BrokerUnreachable
-from dwell.relay.dead import REASON
 from dwell.relay.rabbitmq import properties
 from dwell.relay.rabbitmq.address import Address
 from dwell.relay.rabbitmq.connection import FAULTS, Connection, words
@@ -200,7 +200,7 @@ def _ready(at: int, record: Record) -> _Outgoing:
         found = properties.read(record.properties) or Properties(str(uuid.uuid4()))
     except (msgspec.MsgspecError, ValueError) as error:
         raise ValueError(f"properties: expected what a relay writes ({error})") from None
-    if record.headers and any(name == REASON for name, _ in record.headers):
+    if record.headers and any(name == REASON_HEADER for name, _ in record.headers):
         # A dead letter must not expire before it is read.
         found.expiration = None
     try:

@@ -1,0 +1,1 @@
+"""Exports: messages in all states as a data set of Parquet, written and put."""

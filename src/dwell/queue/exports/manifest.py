@@ -1,0 +1,187 @@
+"""The manifest of an export: what belongs to it, how many messages of which state, and whose.
+
+``_manifest.json`` is written last, so that a folder either is a whole export or is none.
+
+Rule for changes: FORMAT grows by one with every change of the columns, of the files or of the
+manifest that an older version would misread. An export of a newer format is refused.
+"""
+
+import contextlib
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dwell.errors import InvalidInput
+from dwell.given.values import shown
+
+FORMAT = 1
+#: Readers of data sets skip names that begin so.
+MANIFEST = "_manifest.json"
+_FILE = re.compile(r"messages-[0-9]{5,9}\.parquet")
+_PIECE_BYTES = 1 << 20
+
+
+class Counts(msgspec.Struct):
+    """How many messages of a topic were in each state."""
+
+    delayed: int = 0
+    ready: int = 0
+    leased: int = 0
+    dead: int = 0
+
+    @property
+    def total(self) -> int:
+        """How many messages there were."""
+        return self.delayed + self.ready + self.leased + self.dead
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file of an export: its name, size, rows, and the CRC-32 of its bytes."""
+
+    name: str
+    bytes: int
+    rows: int
+    crc: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of ``_manifest.json``.
+
+    ``dwell_export`` is the format, ``version`` that of the Dwell that wrote it, ``store`` the
+    number of the store in 8 hexadecimal digits, and ``history`` names the life of the store whose
+    events came last; it is empty if there are none, or a token does not allow to read them. The
+    messages were read between ``began_ms`` and ``ended_ms``. ``settings`` has the settings of
+    topics that differ from the defaults. ``crc`` is the CRC-32 of the manifest as compact JSON
+    with a crc of 0.
+    """
+
+    dwell_export: int
+    version: str
+    store: str
+    history: str
+    began_ms: int
+    ended_ms: int
+    topics: dict[str, Counts]
+    settings: dict[str, dict[str, Any]]
+    files: tuple[File, ...]
+    crc: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many messages the export has."""
+        return sum(file.rows for file in self.files)
+
+
+def file_name(number: int) -> str:
+    """Return the name of a file of messages, by its place in the export."""
+    return f"messages-{number:05}.parquet"
+
+
+def written(manifest: Manifest) -> bytes:
+    """Return a manifest as ``_manifest.json`` holds it."""
+    whole = msgspec.structs.replace(manifest, crc=_crc_of(manifest))
+    return msgspec.json.format(msgspec.json.encode(whole), indent=1)
+
+
+def _crc_of(manifest: Manifest) -> int:
+    return zlib.crc32(msgspec.json.encode(msgspec.structs.replace(manifest, crc=0)))
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Make a folder a whole export, durably."""
+    new = folder / f"{MANIFEST}.new"
+    with open(new, "xb") as file:
+        file.write(written(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(folder / MANIFEST)
+    for one in (folder, folder.absolute().parent):
+        # A folder above may not be ours to read.
+        with contextlib.suppress(PermissionError):
+            sync_folder(one)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def read(folder: Path) -> Manifest:
+    """Return the manifest of an export; raises InvalidInput for any other folder."""
+    try:
+        data = (folder / MANIFEST).read_bytes()
+    except OSError as error:
+        raise InvalidInput(
+            f"export: got {shown(str(folder))} without a {MANIFEST} ({error.strerror}), expected "
+            "the folder of an export that came to its end"
+        ) from None
+    try:
+        raw = msgspec.json.decode(data)
+        found = int(raw["dwell_export"])
+        if found > FORMAT:
+            raise InvalidInput(f"export: got format {found}, expected {FORMAT} or older")
+        manifest = msgspec.convert(raw, Manifest)
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(
+            f"export: got a {MANIFEST} that cannot be read, expected one of an export"
+        ) from None
+    if manifest.crc != _crc_of(manifest):
+        raise InvalidInput(f"export: got a damaged {MANIFEST}, expected checksum {manifest.crc}")
+    _check_books(manifest)
+    return manifest
+
+
+def _check_books(manifest: Manifest) -> None:
+    counted = sum(counts.total for counts in manifest.topics.values())
+    if counted != manifest.rows:
+        raise InvalidInput(
+            f"export: got {manifest.rows} rows in its files, expected {counted}, as its topics have"
+        )
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Raise InvalidInput unless the files are those of the manifest, byte by byte."""
+    known = {file.name for file in manifest.files}
+    strange = [
+        name
+        for name in sorted(os.listdir(folder))
+        if not name.startswith(("_", ".")) and name not in known
+    ]
+    if strange:
+        raise InvalidInput(
+            f"export: got the file {shown(strange[0])}, expected those of {MANIFEST}"
+        )
+    for file in manifest.files:
+        if _FILE.fullmatch(file.name) is None:
+            raise InvalidInput(f"export: got the file {shown(file.name)}, expected {file_name(0)}")
+        size, crc = _sum_of(folder, file)
+        if size != file.bytes:
+            raise InvalidInput(f"export: got {file.name} of {size} bytes, expected {file.bytes}")
+        if crc != file.crc:
+            raise InvalidInput(
+                f"export: got {file.name} damaged, with checksum {crc}, expected {file.crc}"
+            )
+
+
+def _sum_of(folder: Path, file: File) -> tuple[int, int]:
+    """Return the size and the CRC-32 of a file."""
+    size = crc = 0
+    try:
+        with open(folder / file.name, "rb") as opened:
+            while piece := opened.read(_PIECE_BYTES):
+                size, crc = size + len(piece), zlib.crc32(piece, crc)
+    except OSError as error:
+        raise InvalidInput(
+            f"export: got no {file.name} ({error.strerror}), expected {file.rows} rows"
+        ) from None
+    return size, crc

@@ -1,0 +1,50 @@
+"""What became of an export that was put: counts by topic, which balance."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Tally:
+    """What became of the messages of one topic.
+
+    ``kept`` are those whose ids were there already, ``dropped`` those that a full topic drops.
+    """
+
+    read: int = 0
+    created: int = 0
+    kept: int = 0
+    dropped: int = 0
+    rejected: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in vars(self)))
+
+    @property
+    def balances(self) -> bool:
+        """Tell whether something became of each message that was read."""
+        ends = self.created + self.kept + self.dropped + self.rejected + self.skipped
+        return self.read == ends
+
+
+@dataclass
+class Imported:
+    """What became of an export, by topic; ``is_whole`` when it was read to its end.
+
+    ``settings`` names the topics that got the settings of the export.
+    """
+
+    rows: int = 0
+    topics: dict[str, Tally] = field(default_factory=dict)
+    settings: list[str] = field(default_factory=list)
+    is_whole: bool = False
+
+    @property
+    def total(self) -> Tally:
+        """The counts of all topics together."""
+        return sum(self.topics.values(), Tally())
+
+    @property
+    def balances(self) -> bool:
+        """Tell whether every message of the export was read, and something became of each."""
+        return all(one.balances for one in self.topics.values()) and self.total.read == self.rows
