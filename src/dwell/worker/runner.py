@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 _WAIT = "1h"
 _BACKOFF_MS = 1_000
-#: After so many calls in a row that could not be begun, for each that may run at once, a burst ends.
+#: After so many calls in a row that could not be begun, for each handler at once, a burst ends.
 _MOST_UNBEGUN = 3
 #: How often a burst looks whether a handler still runs, seconds.
 _LOOK_S = 0.1
