@@ -231,6 +231,28 @@ async def test_connections_that_are_lost_while_a_topic_is_full_narrow_nothing(qu
         await source.close()
 
 
+async def test_connections_that_were_lost_with_nothing_held_slow_a_source_for_a_while(
+    queue_of_numbers, monkeypatch
+):
+    monkeypatch.setattr(rabbitmq, "_WIDENED_AFTER", 2)
+    source, done = rabbitmq.RabbitMQSource(queue_of_numbers.source), set()
+    try:
+        async with asyncio.timeout(60):
+            for _ in range(4):
+                while not await source.read(COUNT):
+                    pass
+                await source._connection.close()
+            assert source._prefetch < 4
+            while source._prefetch < 8:
+                found = await source.read(COUNT)
+                await source.done(found)
+                done |= {one.body for one in found}
+    finally:
+        await source.close()
+    left = await asyncio.to_thread(queue_of_numbers.read, queue_of_numbers.came, COUNT - len(done))
+    assert sorted(one.body for one in left) == sorted({b"%d" % at for at in range(COUNT)} - done)
+
+
 async def test_what_is_read_again_after_an_outage_is_held(topics, tmp_path, monkeypatch):
     """A read that is tried again goes back itself, so what it gives is not to be dropped."""
     mine = topics(1)

@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 _WAIT_S = 0.1
 _REST_S = 1.0
 _ASK_S = 10.0
+#: After so many held messages of one connection, a narrowed source prefetches more.
+_WIDENED_AFTER = 100
 #: The argument of consumers of streams; other queues refuse it.
 _STREAM = "x-stream-offset"
 #: A header that an interceptor of RabbitMQ can write: when the broker got the message.
@@ -52,7 +54,7 @@ class RabbitMQSource:
         self._connection = Connection(self._address)
         self._tag = ""
         self._prefetch = self._address.prefetch
-        self._was_held = self._had_no_room = False
+        self._held, self._had_no_room = 0, False
         self._records: deque[Record] = deque()
         self._deferred: deque[Record] = deque()
         self._rested_s = 0.0
@@ -171,13 +173,13 @@ class RabbitMQSource:
         to be held first; then only that message is left. Messages that were read and have no room
         do not count as such.
         """
-        if self._was_held or self._had_no_room:
+        if self._held or self._had_no_room:
             self._prefetch = min(self._prefetch * 2, self._address.prefetch)
         elif self._connection.generation:
             self._prefetch = max(self._prefetch // 8, 1)
         if self._prefetch == 1 < self._address.prefetch:
             _log.warning("%s: the connection breaks at one message again", self._address.queue)
-        self._was_held = self._had_no_room = False
+        self._held, self._had_no_room = 0, False
 
     def _read_record(self, message: Any, generation: int, name: str = "") -> Record:
         """Return a message as a record, whatever it contains; ``name`` is its earlier id.
@@ -252,7 +254,11 @@ class RabbitMQSource:
             for tag in tags:
                 if tag > first:
                     await channel.basic_ack(tag)
-            self._was_held = True
+            self._held += len(mine)
+            is_narrowed = self._prefetch < self._address.prefetch
+            if is_narrowed and self._held >= _WIDENED_AFTER and not self._unacked:
+                # A consumer keeps the prefetch that it began with: the next read makes another.
+                await self._connection.close()
         except FAULTS as error:
             _log.warning("%s", self._connection.unreachable(error))
 
