@@ -231,6 +231,34 @@ async def test_bodies_of_schedules_have_the_quota(tmp_path):
         assert len(found) == 3
 
 
+async def test_results_of_a_token_that_only_takes_have_the_quota(tmp_path):
+    path = tmp_path / "tokens.toml"
+    grants = {"a": 'take = ["a."]\nquota = {stored_bytes = 100000}', "b": 'put = [""]'}
+    path.write_text(
+        "".join(
+            f'[[token]]\nname = "{name}"\nsha256 = "{hash_of(name)}"\n{grant}\n'
+            for name, grant in grants.items()
+        )
+    )
+    path.chmod(0o600)
+    async with calling(tokens=Tokens.load(path)) as caller:
+        headers = {name: {"authorization": f"Bearer {name}"} for name in grants}
+        url = caller.server.url
+
+        async def ask(who, path, body):
+            return await caller.session.post(url + path, headers=headers[who], json=body)
+
+        await caller.server.queue.configure("a.t", remember_ms=3_600_000)
+        await ask("b", "/v1/topics/a.t/messages", [{"body": "x", "id": str(n)} for n in range(9)])
+        taken = await (await ask("a", "/v1/take", {"topics": "a.t", "limit": 9})).json()
+        statuses = []
+        for message in taken["messages"]:
+            caller.server.service.quotas._looks._good_until_s = 0.0
+            body = {"receipts": [message["receipt"]], "results": [{"json": "x" * 30_000}]}
+            statuses.append((await ask("a", "/v1/ack", body)).status)
+    assert statuses == [200] * 3 + [507] * 6
+
+
 async def test_a_run_of_a_schedule_counts_headers_key_and_id(tmp_path):
     async with tenants(tmp_path, "stored_bytes = 100000") as (ask, server):
         headers = {str(n): "x" * 1000 for n in range(12)}

@@ -368,7 +368,9 @@ class Gate:
         self._account, self._seen = account, seen
         # The schedules count for a token that may change them.
         is_scheduler = grant.allows((Right.ADMIN,), (SCHEDULES,))
-        self._stored = (*grant.put, SCHEDULES) if is_scheduler else grant.put
+        # One that puts nothing stores results, where it takes.
+        stored = grant.put or grant.take
+        self._stored = (*stored, SCHEDULES) if is_scheduler else stored
 
     def enter(self, topic: str, messages: int, size_bytes: int) -> Room:
         """Admit a put; raises StoreFull if it would exceed the quota of the token."""

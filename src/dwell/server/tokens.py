@@ -83,7 +83,8 @@ class Quota(
     """The limits of a token; None is no limit.
 
     ``topics`` counts topics with messages, ``pending`` the messages in all of them. The bytes of
-    ``stored_bytes`` are bodies, headers, keys and ids, in the topics that the token may put to.
+    ``stored_bytes`` are bodies, headers, keys, ids and results, in the topics that the token may
+    put to, or take from if it may put to none.
     ``streams`` counts running streams of push and watch.
     """
 
