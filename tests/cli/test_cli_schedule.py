@@ -72,3 +72,16 @@ def test_a_change_of_nothing_is_refused(cli):
 )
 def test_what_an_action_would_pass_over_is_refused(cli, words, told):
     assert told in cli.error("schedule", *words)
+
+
+def test_a_rule_may_be_the_lines_of_a_calendar(cli):
+    text = "DTSTART;TZID=Asia/Tokyo:20960101T090000\nRRULE:FREQ=DAILY;COUNT=2\n"
+    text += "EXDATE;TZID=Asia/Tokyo:20960101T090000\n"
+    assert cli.out(*PUT, "--rrule", text) == ["created  report"]
+    assert cli.out("schedule", "next", "report") == ["2096-01-02T09:00:00+09:00"]
+    (row,) = cli.json("schedule", "show", "report")
+    assert (row["rrule"], row["zone"]) == (text, "Asia/Tokyo")
+    # Each field is on a line of its own.
+    assert sum("RRULE:FREQ=DAILY" in line for line in cli.out("schedule", "list")) == 1
+    told = cli.error("schedule", "change", "report", "--rrule", "DTSTART:now\nRRULE:FREQ=DAILY")
+    assert told.startswith("InvalidSchedule: rrule: got 'DTSTART:now' in line 1, expected a time")

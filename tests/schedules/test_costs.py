@@ -2,7 +2,7 @@
 
 import sys
 import tracemalloc
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -84,6 +84,16 @@ def test_what_never_fires_is_known_soon(rule):
             return None
 
     assert within(MOST_CALLS, found) is None
+
+
+@pytest.mark.parametrize("name", ["MINUTELY", "HOURLY;BYMINUTE=0,10,20,30,40,50"])
+def test_days_that_are_left_out_are_not_walked_through(name):
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    days = ",".join(f"{first + timedelta(days=day):%Y%m%d}" for day in range(1000))
+    rule = within(MOST_CALLS, lambda: times(f"FREQ={name}\nEXDATE;VALUE=DATE:{days}"))
+    last_ms, next_ms = to_ms(first), to_ms(first) + 1000 * DAY_MS
+    assert within(MOST_CALLS, lambda: rule.after(last_ms)) == next_ms
+    assert within(MOST_CALLS, lambda: rule.before(next_ms - 1)) < last_ms
 
 
 @pytest.mark.parametrize(

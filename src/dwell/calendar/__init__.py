@@ -1,5 +1,7 @@
 """Calendars: rules that say when something is to happen repeatedly."""
 
-from dwell.calendar.rule import MAX_RULE_CHARS, Rule, every, missing, rule_of, zone_of
+from dwell.calendar.contents import stated_zone, states_begin
+from dwell.calendar.rule import Rule, every, missing, rule_of
+from dwell.calendar.zones import zone_of
 
-__all__ = ["MAX_RULE_CHARS", "Rule", "every", "missing", "rule_of", "zone_of"]
+__all__ = ["Rule", "every", "missing", "rule_of", "stated_zone", "states_begin", "zone_of"]

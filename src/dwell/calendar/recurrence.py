@@ -1,7 +1,8 @@
 """Recurrences: rules of RFC 5545 (``FREQ=MONTHLY;BYDAY=-1FR``), in a time zone.
 
 A recurrence lists wall-clock times. A time that clocks skip moves later by the size of the step
-(RFC 5545, 3.3.5), and a repeated time means its first occurrence.
+(RFC 5545, 3.3.5), and a repeated time means its first occurrence. Lines of a calendar add times to
+it and leave out others.
 """
 
 import re
@@ -13,11 +14,17 @@ from zoneinfo import ZoneInfo
 
 from dateutil.rrule import rrule, rrulestr
 
+from dwell.calendar.contents import Contents, Stamp, read
+from dwell.calendar.dates import Bounds, Dated, LeftOut
 from dwell.calendar.days import Days
+from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
 from dwell.calendar.months import Months
-from dwell.calendar.walls import LAST, OnTheWall, Zone
+from dwell.calendar.walls import CHANGE, HORIZON, LAST, OnTheWall, Walls, Zone
+from dwell.calendar.zones import zone_of
 from dwell.errors import InvalidSchedule
 
+#: How long a rule may be, beside the dates that are added and left out.
+_MOST_CHARS = 1_000
 _MOST_COUNT = 10_000
 _MOST_INTERVAL = 100_000
 #: How many times a day may have: each of them is made when a rule is read.
@@ -36,8 +43,8 @@ _ALLOWED = {
     "MONTHLY": _ANY | {"BYMONTHDAY", "BYSETPOS"},
     "YEARLY": _ANY | {"BYMONTHDAY", "BYSETPOS", "BYYEARDAY", "BYWEEKNO", "BYEASTER"},
 }
-#: Properties that calendars export together with a rule.
-_FOREIGN = {"DTSTART", "DTEND", "DURATION", "EXDATE", "EXRULE", "RDATE"}
+#: Lines of a calendar that stand beside a rule.
+_LINES = {"DTSTART", "EXDATE", "RDATE"}
 #: Numbers that count from the first or from the last.
 _COUNTED = {"BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYSETPOS"}
 #: Which days a rule of days or less picks.
@@ -49,63 +56,123 @@ _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class Recurrence(OnTheWall):
-    """A rule in a zone, which begins at a moment."""
+    """A rule in a zone, which begins at a moment unless its text says when.
+
+    The text may be the lines of a calendar, with times that are added and left out.
+    """
 
     def __init__(self, text: str, zone: ZoneInfo, begin_ms: int) -> None:
+        told = read(text)
+        zone = _zone_of(told, zone)
         there = Zone(zone)
-        # Wall-clock times have no fractions of a second.
-        begin = there.wall(-(-begin_ms // 1000) * 1000)
-        parts = _parts(text, zone)
-        count = int(parts.pop("COUNT", 0))
-        until = parts.pop("UNTIL", None)
-        last = LAST if until is None else _time_of(until, text)
-        super().__init__(there, _parsed(text, parts, begin), begin, last)
-        if count:
-            # The counted times are walked once, so later walks need not start at the begin.
-            walls = self._walls.ahead(begin, self._stop(begin))
-            counted = list(islice((w for w in walls if there.shifted(w) >= begin_ms), count))
-            self._until = counted[-1] if counted else begin
+        if told.begin is None:
+            # Wall-clock times have no fractions of a second.
+            begin = there.wall(-(-begin_ms // 1000) * 1000)
+        else:
+            begin, begin_ms = told.begin.wall, there.shifted(told.begin.wall)
+        walls, bounds = None, Bounds(begin, begin)
+        if told.rule is not None:
+            walls, bounds = _ruled(told.rule, there, zone, begin, begin_ms)
+        added_ms, left_out = _dates(told, there)
+        if added_ms or told.left_out or bounds.until_ms is not None:
+            walls = Dated(there, walls, bounds, added_ms, left_out)
+            shown = [there.wall(ms) for ms in added_ms]
+            begin = min([begin, *shown])
+            bounds = Bounds(begin, max([bounds.until, *shown]))
+        assert walls is not None
+        super().__init__(there, walls, begin, bounds.until)
+
+
+def _zone_of(told: Contents, zone: ZoneInfo) -> ZoneInfo:
+    """Return the zone of a rule: that of its DTSTART, or else its schedule's."""
+    stated = None if told.begin is None else told.begin.zone
+    if stated is None or stated == zone.key:
+        return zone
+    if zone.key != "UTC":
+        raise InvalidSchedule(f"zone: got {zone.key!r:.80}, expected {stated:.80}, as DTSTART says")
+    return zone_of(stated)
+
+
+def _ruled(
+    text: str, there: Zone, zone: ZoneInfo, begin: datetime, begin_ms: int
+) -> tuple[Walls, Bounds]:
+    """Return the wall-clock times of one rule, and where they end; raises InvalidSchedule."""
+    if len(text) > _MOST_CHARS:
+        raise InvalidSchedule(f"rrule: got {len(text)} characters, at most {_MOST_CHARS} in a rule")
+    parts = _parts(text)
+    count = int(parts.pop("COUNT", 0))
+    until = parts.pop("UNTIL", None)
+    bounds = Bounds(begin, LAST)
+    if until is not None:
+        bounds = _until(until, text, zone, begin)
+    walls = _parsed(text, parts, begin)
+    if count:
+        # The counted times are walked once, so later walks need not start at the begin.
+        stop = min(bounds.until, begin + HORIZON if begin < LAST - HORIZON else LAST)
+        ahead = walls.ahead(begin, stop)
+        counted = list(islice((w for w in ahead if there.shifted(w) >= begin_ms), count))
+        bounds = bounds._replace(until=counted[-1] if counted else begin)
+    return walls, bounds
+
+
+def _dates(told: Contents, there: Zone) -> tuple[list[int], LeftOut]:
+    """Return the moments that a text adds, and what it leaves out; raises InvalidSchedule."""
+    is_dated = told.begin is not None and told.begin.is_date
+    for stamp in told.added:
+        if stamp.is_date and not is_dated:
+            allowed = f"a time such as {stamp.wall:{_UNTIL}}, as DTSTART is no date"
+            raise InvalidSchedule(f"rrule: got RDATE {stamp.wall:%Y%m%d}, expected {allowed}")
+    left_out = LeftOut(
+        [_moment(stamp, there) for stamp in told.left_out if not stamp.is_date],
+        [stamp.wall.date() for stamp in told.left_out if stamp.is_date],
+    )
+    found = {_moment(stamp, there) for stamp in told.added}
+    added_ms = [ms for ms in found if not (left_out.has(ms) or left_out.has_day(there.wall(ms)))]
+    return added_ms, left_out
+
+
+def _moment(stamp: Stamp, there: Zone) -> int:
+    zone = there if stamp.zone is None else Zone(zone_of(stamp.zone))
+    return zone.shifted(stamp.wall)
 
 
 _UNTIL = "%Y%m%dT%H%M%S"
 
 
-def _time_of(until: str, text: str) -> datetime:
-    """Return the time of an UNTIL; raises InvalidSchedule."""
+def _until(until: str, text: str, zone: ZoneInfo, begin: datetime) -> Bounds:
+    """Return the bounds of a rule with an UNTIL; raises InvalidSchedule.
+
+    One in UTC is a moment, and clocks that are set may show more or less before it.
+    """
+    found = re.fullmatch(r"([0-9]{8})(T[0-9]{6})?(Z?)", until)
     try:
-        return datetime.strptime(until, _UNTIL)
+        if found is None:
+            raise ValueError
+        wall = datetime.strptime(f"{found[1]}{found[2] or 'T235959'}", _UNTIL)
     except ValueError:
         raise InvalidSchedule(
             f"rrule: got {text!r:.80}, expected an UNTIL such as 20300131T090000Z"
         ) from None
+    if found[2] and found[3] and found[1] > "1900":
+        moment = min(wall.replace(tzinfo=UTC), from_ms(LAST_MS))
+        shown = moment.astimezone(zone).replace(tzinfo=None)
+        return Bounds(begin, shown + CHANGE, to_ms(moment))
+    return Bounds(begin, wall)
 
 
-def _parts(text: str, zone: ZoneInfo) -> dict[str, str]:
-    """Return the parts of a rule, its UNTIL on the wall; raises InvalidSchedule."""
-
-    def on_the_wall(until: re.Match[str]) -> str:
-        if until[3] and until[2] and until[1] > "1900":
-            moment = _time_of(f"{until[1]}{until[2]}", text).replace(tzinfo=UTC)
-            return f"UNTIL={moment.astimezone(zone):{_UNTIL}}"
-        return f"UNTIL={until[1]}{until[2] or 'T235959'}"
-
-    plain = re.sub(
-        r"UNTIL=([0-9]{8})(T[0-9]{6})?(Z?)(?![^;])",
-        on_the_wall,
-        text.strip().upper().removeprefix("RRULE:").removesuffix(";"),
-    )
-    # A whole text of a calendar has several lines, and names with a colon.
-    lines = {re.split("[;:=]", line)[0] for line in plain.split()}
+def _parts(text: str) -> dict[str, str]:
+    """Return the parts of a rule; raises InvalidSchedule."""
+    plain = text.upper().removeprefix("RRULE:").removesuffix(";")
     parts = dict(part.partition("=")[::2] for part in plain.split(";"))
-    if problem := _problem(parts | dict.fromkeys(_FOREIGN & lines, "")):
+    if problem := _problem(parts):
         raise InvalidSchedule(f"rrule: got {text!r:.80}, expected {problem}")
     return parts
 
 
 def _problem(parts: dict[str, str]) -> str | None:
     """Return the expected form of a rule whose parts are not valid, or None."""
-    if foreign := _FOREIGN & parts.keys():
-        return f"one rule, without {min(foreign)}: start, end and zone are words of the schedule"
+    if lines := _LINES & parts.keys():
+        return f"one rule, without {min(lines)}: that is a line of its own, with a colon"
     allowed = _ALLOWED.get(parts.get("FREQ", ""))
     if allowed is None:
         return f"a FREQ of {', '.join(_ALLOWED)}; every is for seconds"

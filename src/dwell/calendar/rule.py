@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import count
 from typing import Protocol
-from zoneinfo import ZoneInfo
 
+from dwell.calendar.zones import zone_of
 from dwell.errors import InvalidSchedule
 
-MAX_RULE_CHARS = 1_000
+#: How long a line of cron may be, and the lines of a calendar with their dates.
+_MOST_CHARS = {"cron": 1_000, "rrule": 10_000}
 
 
 class Rule(Protocol):
@@ -50,19 +51,6 @@ def every(span_ms: int, from_ms: int | None) -> Rule:
     return Every(span_ms, from_ms or 0)
 
 
-def zone_of(name: str) -> ZoneInfo:
-    """Return a time zone; raises InvalidSchedule."""
-    try:
-        if not name:
-            raise ValueError
-        return ZoneInfo(name)
-    except (KeyError, OSError, ValueError):
-        # The class of the error depends on the form of the name in a file system.
-        raise InvalidSchedule(
-            f"zone: got {name!r:.80}, expected a name of the time zone database, Europe/Berlin"
-        ) from None
-
-
 def missing() -> list[str]:
     """Return the packages that read rules and are not installed here."""
     return [name for name in ("cronsim", "dateutil") if find_spec(name) is None]
@@ -71,12 +59,13 @@ def missing() -> list[str]:
 def rule_of(kind: str, text: str, zone: str, from_ms: int) -> Rule:
     """Return the rule of a text, in a zone; ``kind`` is ``cron`` or ``rrule``.
 
-    A recurrence begins at ``from_ms`` unless it states its begin. Raises InvalidSchedule if the
+    A recurrence begins at ``from_ms`` unless it states its begin, and is in ``zone`` unless that is
+    UTC and it states another one. Raises InvalidSchedule if the
     text cannot be read, or the package that reads it is not installed.
     """
     where = zone_of(zone)
-    if len(text) > MAX_RULE_CHARS:
-        raise InvalidSchedule(f"{kind}: got {len(text)} characters, at most {MAX_RULE_CHARS}")
+    if len(text) > (most := _MOST_CHARS[kind]):
+        raise InvalidSchedule(f"{kind}: got {len(text)} characters, at most {most}")
     try:
         if kind == "cron":
             from dwell.calendar.cron import Cron

@@ -81,7 +81,10 @@ _Dialect = Annotated[
     str, typer.Option(metavar="WORD", help="For which system the line of cron was written.")
 ]
 _Every = Annotated[str | None, _text("SPAN", "A span: 15m.")]
-_Rrule = Annotated[str | None, _text("RULE", "A rule of RFC 5545: FREQ=MONTHLY;BYDAY=-1FR.")]
+_Rrule = Annotated[
+    str | None,
+    _text("RULE", "A rule of RFC 5545: FREQ=MONTHLY;BYDAY=-1FR. Or the lines of a calendar."),
+]
 _Zone = Annotated[str, typer.Option(metavar="NAME", help="The time zone of the rule.")]
 _Start = Annotated[str | None, _text("TIME", "Not before: ISO 8601 with a zone.")]
 _End = Annotated[str | None, _text("TIME", "Not after.")]

@@ -67,8 +67,10 @@ class Schedules:
 
         ``cron`` is a line of crontab(5), with seconds first if it has six fields, or of another
         ``dialect`` (``quartz``, ``eventbridge``, ``apscheduler``, ``celery``, ``robfig``), which is
-        translated; ``every`` is a span, ``rrule`` a rule of RFC 5545; the first and the last are
-        read in ``zone``. It fires from ``start`` to ``end``, each message up to ``jitter`` later.
+        translated; ``every`` is a span, ``rrule`` a rule of RFC 5545, or the lines of a calendar
+        (``DTSTART``, ``RRULE``, ``RDATE``, ``EXDATE``); the first and the last are read in
+        ``zone``, and a DTSTART names its own. It fires from ``start`` to ``end``, each message up
+        to ``jitter`` later.
         After a time in which nobody fired, ``misfire`` says what is put for the moments that were
         missed: ``once`` the last of them, ``all`` each, ``skip`` those that are not later than
         ``grace``. While the message before is not done, ``overlap`` decides: ``queue`` puts the

@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
-from dwell.calendar import Rule, every, rule_of, zone_of
+from dwell.calendar import Rule, every, rule_of, states_begin, zone_of
 from dwell.calendar.epoch import LAST_MS, to_ms
 from dwell.errors import InvalidSchedule
 
@@ -106,7 +106,8 @@ def times_of(
 ) -> Times:
     """Return when a schedule fires that says so; raises InvalidSchedule.
 
-    Without a start a span stands on the grid of 1970, and a recurrence begins with that year.
+    Without a start a span stands on the grid of 1970, and a recurrence begins with that year,
+    unless its text states its begin.
     """
     rules = {"cron": cron, "rrule": rrule, "every": every_ms}
     given = [name for name, rule in rules.items() if rule is not None]
@@ -118,8 +119,9 @@ def times_of(
     if every_ms is not None:
         zone_of(zone)
         return Times(every(every_ms, start_ms), start_ms, end_ms)
-    if rrule is not None and start_ms is None and "COUNT=" in rrule.upper():
-        raise InvalidSchedule("rrule: got COUNT without a start to count from")
+    is_counted = rrule is not None and "COUNT=" in rrule.upper()
+    if is_counted and start_ms is None and not states_begin(rrule or ""):
+        raise InvalidSchedule("rrule: got COUNT without a start or DTSTART to count from")
     text, begin_ms = cron or rrule or "", start_ms
     if begin_ms is None:
         begin_ms = to_ms(datetime(1970, 1, 1, tzinfo=zone_of(zone)))

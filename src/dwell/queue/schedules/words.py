@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dwell.calendar import stated_zone
 from dwell.calendar.translation import translated
 from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.given import values
@@ -82,7 +83,7 @@ def changed(old: Schedule, words: Mapping[str, object], now_ms: int) -> Schedule
     """
     if unknown := sorted(words.keys() - _READERS.keys() - {"dialect"}):
         raise InvalidInput(f"schedule: got {unknown[0]!r}, expected {', '.join(_READERS)}")
-    words = _in_crontab(words)
+    words = _in_stated_zone(_in_crontab(words))
     plain = Schedule(name=old.name, topic=old.topic, body=old.body)
     fields: dict[str, Any] = {}
     if any(words.get(rule) is not None for rule in _RULES):
@@ -106,3 +107,12 @@ def _in_crontab(words: Mapping[str, object]) -> Mapping[str, object]:
         return own
     own["cron"] = translated(_text("cron")(cron, 0), _text("dialect")(dialect, 0))
     return own
+
+
+def _in_stated_zone(words: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the words with the zone that the text of a recurrence states, unless it is given."""
+    rrule = words.get("rrule")
+    if not isinstance(rrule, str) or words.get("zone") not in (None, "UTC"):
+        return words
+    zone = stated_zone(rrule)
+    return words if zone is None else {**words, "zone": zone}

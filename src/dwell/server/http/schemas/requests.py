@@ -399,7 +399,8 @@ When: TypeAlias = Annotated[
 class ScheduleRequest(Request):
     """A schedule: the message, its topic, and one of ``cron``, ``rrule``, ``every``, ``every_ms``.
 
-    ``dialect`` names the system that ``cron`` was written for; the line is translated.
+    ``dialect`` names the system that ``cron`` was written for; the line is translated. ``rrule``
+    is a rule of RFC 5545, or the lines of a calendar with ``DTSTART``, ``RDATE`` and ``EXDATE``.
     ``body`` is text, or any other JSON; ``body_base64`` is for bytes.
     """
 

@@ -1,0 +1,18 @@
+"""Zones: time zones by their names."""
+
+from zoneinfo import ZoneInfo
+
+from dwell.errors import InvalidSchedule
+
+
+def zone_of(name: str, told: str = "zone: got") -> ZoneInfo:
+    """Return a time zone; raises InvalidSchedule, whose message begins with what is ``told``."""
+    try:
+        if not name:
+            raise ValueError
+        return ZoneInfo(name)
+    except (KeyError, OSError, ValueError):
+        # The class of the error depends on the form of the name in a file system.
+        raise InvalidSchedule(
+            f"{told} {name!r:.80}, expected a name of the time zone database, Europe/Berlin"
+        ) from None
