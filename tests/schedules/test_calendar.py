@@ -105,7 +105,17 @@ def test_rules_fire_when_they_say(rule, begin, expected):
         ("rrule", "FREQ=DAILY;INTERVAL=0", "INTERVAL from 1"),
         ("rrule", "FREQ=DAILY;COUNT=99999", "COUNT from 1"),
         ("rrule", "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "BYMONTHDAY"),
-        ("rrule", "FREQ=MINUTELY;BYMONTHDAY=3", "no BYMONTHDAY"),
+        ("rrule", "FREQ=WEEKLY;BYMONTHDAY=3", "no BYMONTHDAY"),
+        ("rrule", "FREQ=DAILY;BYYEARDAY=3", "no BYYEARDAY"),
+        ("rrule", "FREQ=DAILY;BYSETPOS=2", "BYSETPOS of at most 1"),
+        ("rrule", "FREQ=DAILY;BYHOUR=9,09;BYSETPOS=-2", "BYSETPOS of at most 1"),
+        ("rrule", "FREQ=WEEKLY;BYDAY=MO,TU;BYHOUR=1,2;BYSETPOS=5,-5", "at most 4, as a step of"),
+        ("rrule", "FREQ=HOURLY;BYHOUR=1,2,3;BYSETPOS=2", "BYSETPOS of at most 1"),
+        ("rrule", "FREQ=MINUTELY;BYSECOND=0,30;BYSETPOS=3", "BYSETPOS of at most 2"),
+        ("rrule", "FREQ=DAILY;BYHOUR=9,12;BYSETPOS=367", "BYSETPOS"),
+        ("rrule", "FREQ=DAILY;BYHOUR=9,12;BYSETPOS=1,0", "BYSETPOS without 0"),
+        ("rrule", "FREQ=DAILY;BYHOUR=9,12;BYSETPOS=", "expected one rule"),
+        ("rrule", "FREQ=HOURLY;BYYEARDAY=x", "expected one rule"),
         ("rrule", "FREQ=DAILY;BYHOUR=99", "hour"),
         ("rrule", "FREQ=DAILY;UNTIL=2030", "UNTIL"),
         ("rrule", "FREQ=DAILY;UNTIL=20309999T000000Z", "UNTIL"),
@@ -236,6 +246,11 @@ def _some(name, values):
     )
 
 
+def _may_fire(text):
+    # The library walks to the year 9999 where no such day is in such a month.
+    return not ("YEARDAY" in text and "BYMONTH" in text)
+
+
 #: All that a rule may say, but for intervals with which some days of the week never come.
 ALL_PARTS = st.tuples(
     st.sampled_from(["MINUTELY", "HOURLY", "DAILY", "WEEKLY", "MONTHLY", "YEARLY"]).map(
@@ -249,31 +264,88 @@ ALL_PARTS = st.tuples(
     _some("BYSECOND", st.integers(0, 59)),
     _some("WKST", st.sampled_from(["SU", "WE"])).map(lambda text: text.partition(",")[0]),
     _some("BYMONTHDAY", st.integers(-28, 28).filter(bool)),
-    _some("BYSETPOS", st.sampled_from([1, 2, -1])),
+    _some("BYYEARDAY", st.integers(-366, 366).filter(bool)),
+    _some("BYSETPOS", st.sampled_from([1, 2, -1, -2, 5, -7])),
 ).map("".join)
+ALL_PARTS = ALL_PARTS.filter(_may_fire)
+DRAWN = {
+    "text": ALL_PARTS,
+    "begin": st.datetimes(datetime(2019, 1, 1), datetime(2021, 1, 1)),
+    "days": st.integers(0, 900),
+    "minutes": st.integers(0, 1440),
+    "zone": st.sampled_from(["UTC", "UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Gaza"]),
+}
 
 
-@settings(deadline=None, max_examples=150)
-@given(
-    text=ALL_PARTS,
-    begin=st.datetimes(datetime(2019, 1, 1), datetime(2021, 1, 1)),
-    days=st.integers(0, 900),
-    minutes=st.integers(0, 1440),
-)
-def test_rules_of_all_parts_are_those_of_the_library(text, begin, days, minutes):
-    """Against its own walk from the beginning, forwards and backwards."""
-    begin = begin.replace(microsecond=0)
-    try:
-        rule = rrule(text, "UTC", to_ms(begin.replace(tzinfo=UTC)))
-    except InvalidSchedule:
-        return
+def check_against_the_library(text, begin, days, minutes, zone):
+    """Against its own walk from the beginning, forwards and backwards, a moment for each time."""
+    begin, there = begin.replace(microsecond=0), ZoneInfo(zone)
     start = begin + timedelta(days=days, minutes=minutes)
-    walls = list(islice(rrulestr(f"RRULE:{text}", dtstart=begin).xafter(start), 12))
-    expected = [to_ms(at.replace(tzinfo=UTC)) for at in walls if at.year - start.year < 45]
-    start_ms = to_ms(start.replace(tzinfo=UTC))
+    try:
+        rule = rrule(text, zone, moment(begin, there))
+    except InvalidSchedule:
+        return False
+    if "WEEKLY" in text and "SETPOS" in text:
+        # The library counts the days of its first week from the begin on.
+        start = max(start, begin + timedelta(days=7))
+    day = timedelta(days=1)
+    listed = rrulestr(f"RRULE:{text}", dtstart=begin).xafter(start - day)
+    walls, later = [], []
+    for at in islice(listed, 9000):
+        walls.append(at)
+        later += [at] * (at > start)
+        if at.year - start.year > 44 or (len(later) > 13 and at > later[13] + 2 * day):
+            break
+    # What clocks set may move is not compared at the ends.
+    found = sorted({moment(at, there) for at in walls if at < walls[-1] - day or zone == "UTC"})
+    start_ms = moment(start, there)
+    last_ms = start_ms + 44 * 365 * DAY_MS
+    expected = [ms for ms in found if start_ms < ms < last_ms][:12]
     assert moments_of(rule, start_ms, 12)[: len(expected)] == expected
     for last, ms in pairwise(expected):
         assert rule.before(last) == rule.before(ms - 1) == last
+    return bool(expected)
+
+
+def moment(wall, zone):
+    return to_ms(wall.replace(tzinfo=zone).astimezone(UTC))
+
+
+#: Rules that few are drawn like.
+ODD_RULES = [
+    "FREQ=WEEKLY;BYDAY=MO,WE,FR;BYSETPOS=-1",
+    "FREQ=WEEKLY;INTERVAL=3;WKST=WE;BYDAY=TU,WE,SU;BYHOUR=1,2,3;BYSETPOS=2,-2",
+    "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR,SA,SU;BYMONTH=2,10;BYSETPOS=1,-1,5",
+    "FREQ=DAILY;BYHOUR=1,2,3;BYMINUTE=0,30;BYSETPOS=2,-1",
+    "FREQ=DAILY;INTERVAL=5;BYHOUR=2;BYMINUTE=0,15,30;BYSETPOS=2,3,-9",
+    "FREQ=HOURLY;INTERVAL=7;BYMINUTE=5,10,15;BYSECOND=0,30;BYSETPOS=-2,1",
+    "FREQ=MINUTELY;INTERVAL=7;BYSECOND=1,2,59;BYSETPOS=-1,2",
+    "FREQ=HOURLY;BYMONTHDAY=1,-1;BYHOUR=0,2,23",
+    "FREQ=MINUTELY;INTERVAL=25;BYMONTHDAY=28,-3;BYYEARDAY=59,60,-307",
+    "FREQ=HOURLY;BYYEARDAY=1,87,300,-1,-366;BYMINUTE=0,30;BYSETPOS=2",
+    "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYHOUR=2,3;BYSETPOS=-1,1",
+    "FREQ=YEARLY;BYDAY=SU;BYHOUR=2;BYMINUTE=0,30;BYSETPOS=-1,25,26,80",
+]
+
+
+@pytest.mark.parametrize("text", ODD_RULES)
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Australia/Lord_Howe"])
+def test_odd_rules_are_those_of_the_library(text, zone):
+    for days in (0, 85, 298, 450, 662, 724):
+        assert check_against_the_library(text, datetime(2019, 1, 2, 3, 4, 5), days, 77, zone)
+
+
+@settings(deadline=None, max_examples=150)
+@given(**DRAWN)
+def test_rules_of_all_parts_are_those_of_the_library(**drawn):
+    check_against_the_library(**drawn)
+
+
+@pytest.mark.campaign
+@settings(deadline=None, max_examples=1000)
+@given(**DRAWN)
+def test_many_rules_of_all_parts_are_those_of_the_library(**drawn):
+    check_against_the_library(**drawn)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,10 @@ def test_what_fires_no_more_since_long_is_planned_soon(rule, misfire):
         "FREQ=DAILY;INTERVAL=7;BYDAY=TU",
         "FREQ=MONTHLY;BYDAY=5MO;BYMONTHDAY=1",
         "FREQ=YEARLY;BYEASTER=1;BYDAY=TU",
+        "FREQ=HOURLY;BYYEARDAY=1;BYMONTH=2",
+        "FREQ=MINUTELY;BYMONTHDAY=30;BYMONTH=2",
+        "FREQ=DAILY;INTERVAL=7;BYDAY=TU;BYHOUR=1,2;BYSETPOS=2",
+        "FREQ=MINUTELY;BYSETPOS=2",
     ],
 )
 def test_what_never_fires_is_known_soon(rule):

@@ -7,7 +7,7 @@ for a day without times, and need not start at the begin of the rule.
 import re
 from array import array
 from bisect import bisect_left, bisect_right
-from calendar import monthrange
+from calendar import isleap, monthrange
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import lru_cache
@@ -33,6 +33,7 @@ class Days:
         self._months = set(_numbers(parts.get("BYMONTH", "1,2,3,4,5,6,7,8,9,10,11,12")))
         # That there is a day 0 says nothing to the library which reads rules.
         self._monthdays = set(_numbers(parts.get("BYMONTHDAY", "0"))) - {0}
+        self._yeardays = set(_numbers(parts.get("BYYEARDAY", "0"))) - {0}
         minute = begin.hour * 60 + begin.minute
         unit = minute * self._units // _DAY_MINUTES
         self._begin = self._number(begin.toordinal()) + unit
@@ -86,6 +87,8 @@ class Days:
         found = date.fromordinal(day)
         if found.month not in self._months:
             return False
+        if self._yeardays and self._yeardays.isdisjoint(_both_numbers_of_year(found)):
+            return False
         return not self._monthdays or not self._monthdays.isdisjoint(_both_numbers(found))
 
 
@@ -110,6 +113,12 @@ def _minute(span: timedelta) -> int:
 def _both_numbers(day: date) -> tuple[int, int]:
     """Return the number of a day in its month, counted from the start and from the end."""
     return day.day, day.day - 1 - monthrange(day.year, day.month)[1]
+
+
+def _both_numbers_of_year(day: date) -> tuple[int, int]:
+    """Return the number of a day in its year, counted from the start and from the end."""
+    number = day.toordinal() - date(day.year - 1, 12, 31).toordinal()
+    return number, number - 366 - isleap(day.year)
 
 
 def _numbers(text: str) -> list[int]:

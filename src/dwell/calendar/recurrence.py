@@ -19,6 +19,7 @@ from dwell.calendar.dates import Bounds, Dated, LeftOut
 from dwell.calendar.days import Days
 from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
 from dwell.calendar.months import Months
+from dwell.calendar.positions import Positions
 from dwell.calendar.walls import CHANGE, HORIZON, LAST, OnTheWall, Walls, Zone
 from dwell.calendar.zones import zone_of
 from dwell.errors import InvalidSchedule
@@ -31,24 +32,25 @@ _MOST_INTERVAL = 100_000
 _MOST_TIMES = 288
 _EXPECTED = "expected one rule of RFC 5545 such as FREQ=MONTHLY;BYDAY=-1FR"
 
-#: The parts that a rule of each frequency may have, with its times of day. RFC 5545 allows more,
-#: but then a rule may never fire, and finding that out takes a walk through all years.
+#: The parts that a rule of each frequency may have, as in the table of RFC 5545, 3.3.10.
 _ANY = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", "BYMONTH"}
-_ANY |= {"BYHOUR", "BYMINUTE", "BYSECOND"}
+_ANY |= {"BYHOUR", "BYMINUTE", "BYSECOND", "BYSETPOS"}
 _ALLOWED = {
-    "MINUTELY": _ANY,
-    "HOURLY": _ANY,
+    "MINUTELY": _ANY | {"BYMONTHDAY", "BYYEARDAY"},
+    "HOURLY": _ANY | {"BYMONTHDAY", "BYYEARDAY"},
     "DAILY": _ANY | {"BYMONTHDAY"},
     "WEEKLY": _ANY,
-    "MONTHLY": _ANY | {"BYMONTHDAY", "BYSETPOS"},
-    "YEARLY": _ANY | {"BYMONTHDAY", "BYSETPOS", "BYYEARDAY", "BYWEEKNO", "BYEASTER"},
+    "MONTHLY": _ANY | {"BYMONTHDAY"},
+    "YEARLY": _ANY | {"BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYEASTER"},
 }
 #: Lines of a calendar that stand beside a rule.
 _LINES = {"DTSTART", "EXDATE", "RDATE"}
 #: Numbers that count from the first or from the last.
 _COUNTED = {"BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYSETPOS"}
-#: Which days a rule of days or less picks.
-_DAYS = {"BYDAY", "BYMONTH", "BYMONTHDAY", "WKST"}
+#: Which days a rule of days or less picks, and which of its times.
+_DAYS = {"BYDAY", "BYMONTH", "BYMONTHDAY", "BYYEARDAY", "WKST", "BYSETPOS"}
+#: Parts that list the times of a step, for each size of a step those of the smaller ones as well.
+_LISTED = ("BYSECOND", "BYMINUTE", "BYHOUR", "BYDAY")
 #: Parts that select days of a month or a year; a rule without them fires on the day of its begin.
 _DAYS_OF_YEARS = {"BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYEASTER"}
 _WEEK = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
@@ -210,7 +212,7 @@ def _bad_number(parts: dict[str, str]) -> str | None:
     return None
 
 
-def _parsed(text: str, parts: Mapping[str, str], begin: datetime) -> Days | Months:
+def _parsed(text: str, parts: Mapping[str, str], begin: datetime) -> Walls:
     """Return the wall-clock times of a rule without end; raises InvalidSchedule."""
     try:
         _read(parts, begin)
@@ -223,9 +225,24 @@ def _parsed(text: str, parts: Mapping[str, str], begin: datetime) -> Days | Mont
         # step soon, or none.
         times = {name: value for name, value in parts.items() if name not in _DAYS}
         next(iter(_read(times, begin)), None)
-        return Days(full, begin)
+        return _picked(text, Days(full, begin), full)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
         raise InvalidSchedule(f"rrule: got {text!r:.80}, {_EXPECTED}: {error}") from None
+
+
+def _picked(text: str, days: Days, parts: Mapping[str, str]) -> Walls:
+    """Return the times of days at the positions that a rule names; raises InvalidSchedule."""
+    if "BYSETPOS" not in parts:
+        return days
+    frequency = parts["FREQ"]
+    listed = _LISTED[: ("MINUTELY", "HOURLY", "DAILY", "WEEKLY").index(frequency) + 1]
+    most = prod(len({one.lstrip("+0") for one in parts[name].split(",")}) for name in listed)
+    positions = [int(position) for position in parts["BYSETPOS"].split(",")]
+    # A step may have fewer times, such as a week at the end of a month, but never more.
+    if all(abs(position) > most for position in positions):
+        allowed = f"a BYSETPOS of at most {most}, as a step of FREQ={frequency} has no more times"
+        raise InvalidSchedule(f"rrule: got {text!r:.80}, expected {allowed}")
+    return Positions(days, frequency, positions, _WEEK.index(parts.get("WKST", "MO")))
 
 
 def _read(parts: Mapping[str, str], begin: datetime) -> rrule:
