@@ -85,3 +85,19 @@ def test_a_rule_may_be_the_lines_of_a_calendar(cli):
     assert sum("RRULE:FREQ=DAILY" in line for line in cli.out("schedule", "list")) == 1
     told = cli.error("schedule", "change", "report", "--rrule", "DTSTART:now\nRRULE:FREQ=DAILY")
     assert told.startswith("InvalidSchedule: rrule: got 'DTSTART:now' in line 1, expected a time")
+
+
+def test_runs_on_days_off_are_on_other_days(cli):
+    days = ("--day-off", "sun", "--day-off", "sat", "--day-off", "2096-01-02")
+    rule = ("--cron", "0 9 1 1 *", "--start", "2096-01-01T00:00:00Z", "--when-off", "after")
+    # 1 January 2096 is a Sunday.
+    assert cli.out(*PUT, *rule, *days) == ["created  report"]
+    assert cli.out("schedule", "next", "report", "--count", "1") == ["2096-01-03T09:00:00+00:00"]
+    (row,) = cli.json("schedule", "show", "report")
+    assert (row["days_off"], row["when_off"]) == (["sat", "sun", "2096-01-02"], "after")
+    assert "days_off      sat sun 2096-01-02" in cli.out("schedule", "show", "report")
+    assert cli.out("schedule", "change", "report", "--day-off", "sun") == ["replaced  report"]
+    assert cli.out("schedule", "next", "report", "--count", "1") == ["2096-01-02T09:00:00+00:00"]
+    told = cli.error("schedule", "change", "report", "--day-off", "sonntag")
+    assert told.startswith("InvalidSchedule: days_off: got 'sonntag', expected one of mon, tue")
+    assert "list: got --day-off" in cli.error("schedule", "list", "--day-off", "sun")

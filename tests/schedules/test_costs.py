@@ -90,6 +90,20 @@ def test_what_never_fires_is_known_soon(rule):
     assert within(MOST_CALLS, found) is None
 
 
+@pytest.mark.parametrize("when_off", ["skip", "before", "after"])
+@pytest.mark.parametrize("rule", ["* * * * *", "FREQ=MINUTELY", "* * * * 6", "0 9 * * 6,0"])
+def test_days_off_are_not_walked_through(rule, when_off):
+    kind = (None, rule) if rule.startswith("FREQ") else (rule, None)
+    found = times_of(*kind, None, "UTC", None, None, ("sat", "sun"), when_off)
+    for hours in range(0, 170, 17):
+        ms = END_MS + hours * 3_600_000
+        # Fifty years in which each day of the rule is off.
+        following = within(3 * MOST_CALLS, lambda ms=ms: found.after(ms))
+        last = within(3 * MOST_CALLS, lambda ms=ms: found.before(ms))
+        assert following is None or following > ms
+        assert last is None or last <= ms
+
+
 @pytest.mark.parametrize("name", ["MINUTELY", "HOURLY;BYMINUTE=0,10,20,30,40,50"])
 def test_days_that_are_left_out_are_not_walked_through(name):
     first = datetime(2026, 1, 1, tzinfo=UTC)

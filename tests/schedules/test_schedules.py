@@ -430,6 +430,9 @@ BAD = [
     _HEAD + b',"every_ms":1000,"priority":-1}',
     _HEAD + b',"cron":"* * * * *","zone":"Mars"}',
     _HEAD + b',"rrule":"FREQ=DAILY;BYHOUR=99"}',
+    _HEAD + b',"rrule":"FREQ=DAILY\\nEXDATE:2030"}',
+    _HEAD + b',"cron":"* * * * *","days_off":["someday"]}',
+    _HEAD + b',"cron":"* * * * *","when_off":"later"}',
     _HEAD + b',"rrule":"FREQ=DAILY;UNTIL=2030"}',
     b'{"name":"bad-%d","topic":"a b/c","body":"","every_ms":1000}',
 ]

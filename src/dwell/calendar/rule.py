@@ -1,10 +1,14 @@
 """Rules: a line of cron, a recurrence of RFC 5545, or a span that repeats."""
 
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from typing import Protocol
 
+from dwell.calendar.daysoff import DaysOff
+from dwell.calendar.walls import OnTheWall
+from dwell.calendar.workingdays import without
 from dwell.calendar.zones import zone_of
 from dwell.errors import InvalidSchedule
 
@@ -56,7 +60,7 @@ def missing() -> list[str]:
     return [name for name in ("cronsim", "dateutil") if find_spec(name) is None]
 
 
-def rule_of(kind: str, text: str, zone: str, from_ms: int) -> Rule:
+def rule_of(kind: str, text: str, zone: str, from_ms: int, days_off: DaysOff | None = None) -> Rule:
     """Return the rule of a text, in a zone; ``kind`` is ``cron`` or ``rrule``.
 
     A recurrence begins at ``from_ms`` unless it states its begin, and is in ``zone`` unless that is
@@ -70,9 +74,13 @@ def rule_of(kind: str, text: str, zone: str, from_ms: int) -> Rule:
         if kind == "cron":
             from dwell.calendar.cron import Cron
 
-            return Cron(text, where)
+            return _working(Cron(text, where), days_off)
         from dwell.calendar.recurrence import Recurrence
 
-        return Recurrence(text, where, from_ms)
+        return _working(Recurrence(text, where, from_ms), days_off)
     except ImportError as error:
         raise InvalidSchedule(f"{kind}: needs pip install 'dwell[schedules]': {error}") from None
+
+
+def _working(rule: OnTheWall, off: DaysOff | None) -> Rule:
+    return rule if off is None else rule.with_walls(partial(without, off))

@@ -4,10 +4,10 @@ The moments of these times follow from the zone: when clocks are set, a time may
 twice.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import NamedTuple, Protocol, Self
 from zoneinfo import ZoneInfo
 
 from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
@@ -29,6 +29,14 @@ class Walls(Protocol):
 
     def back(self, start: datetime, stop: datetime) -> Iterator[datetime]:
         """Yield the same, the last first."""
+
+
+class Bounded(NamedTuple):
+    """Times on the wall, from a first time to a last one."""
+
+    walls: Walls
+    begin: datetime
+    until: datetime
 
 
 class Zone:
@@ -89,6 +97,12 @@ class OnTheWall:
     def __init__(self, zone: Zone, walls: Walls, begin: datetime, until: datetime) -> None:
         self._zone, self._walls = zone, walls
         self._begin, self._until = begin, until
+
+    def with_walls(self, change: Callable[[Bounded], Bounded]) -> Self:
+        """Change the times on the wall, and from when to when there are any; return the rule."""
+        found = change(Bounded(self._walls, self._begin, self._until))
+        self._walls, self._begin, self._until = found
+        return self
 
     def moments(self, wall: datetime) -> Sequence[int]:
         """Return the moments of a wall-clock time when the rule fires, in order."""

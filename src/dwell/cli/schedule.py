@@ -67,7 +67,7 @@ _TAKES = {
 _SHOWN_RUNS = 3
 _SPANS = ("every", "jitter", "grace", "lease", "ttl")
 #: Words of the API whose options have another name.
-_PARAMETERS = {"headers": "header"}
+_PARAMETERS = {"headers": "header", "days_off": "day_off"}
 
 _ActionOf = Annotated[
     Action,
@@ -88,6 +88,12 @@ _Rrule = Annotated[
 _Zone = Annotated[str, typer.Option(metavar="NAME", help="The time zone of the rule.")]
 _Start = Annotated[str | None, _text("TIME", "Not before: ISO 8601 with a zone.")]
 _End = Annotated[str | None, _text("TIME", "Not after.")]
+_DayOff = Annotated[
+    list[str] | None, _text("DAY", "A weekday (sat) or date without a run; may be repeated.")
+]
+_WhenOff = Annotated[
+    str, typer.Option(metavar="WORD", help="What a run on a day off is: skip, before or after.")
+]
 _Jitter = Annotated[str, typer.Option(metavar="SPAN", help="Each up to so much later.")]
 _Misfire = Annotated[str, typer.Option(metavar="WORD", help="What was missed: once, all or skip.")]
 _Overlap = Annotated[
@@ -120,6 +126,8 @@ def schedule(
     zone: _Zone = "UTC",
     start: _Start = None,
     end: _End = None,
+    day_off: _DayOff = None,
+    when_off: _WhenOff = "skip",
     jitter: _Jitter = "0s",
     misfire: _Misfire = "once",
     overlap: _Overlap = "queue",
@@ -146,6 +154,7 @@ def schedule(
     words |= {"start": start, "end": end, "misfire": misfire, "key": key}
     words |= {"headers": given.headers(header or ()), "priority": priority}
     words |= {"max_attempts": max_attempts, "overlap": overlap}
+    words |= {"days_off": day_off or (), "when_off": when_off}
     _refuse_untaken(context, action, [*words, "topic", "body", "count"])
     if action is Action.LIST:
         _list(session)
@@ -262,15 +271,21 @@ def _show(session: Session, name: str, count: int) -> None:
             session.out.line(f"{field:<14}{printable(text)}")
 
 
+def _field_text(name: str, value: Any) -> str:
+    if name == "days_off":
+        return " ".join(value)
+    text = span_text if name in _SPANS else time_text if name in ("start", "end") else str
+    return text(value)
+
+
 def _fields(row: dict[str, Any], runs: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the shown fields of a schedule: times as times, and spans as they are given."""
     for field, value in row.items():
         name = field.removesuffix("_ms")
         if name in ("next", "last"):
             continue
-        if value not in (None, "", {}, 0, False):
-            text = span_text if name in _SPANS else time_text if name in ("start", "end") else str
-            yield name, text(value)
+        if value not in (None, "", {}, (), 0, False):
+            yield name, _field_text(name, value)
     yield "last", time_text(row["last_ms"]) if row["last_ms"] else "never"
     for run in runs:
         yield "next", run

@@ -3,8 +3,8 @@
 # ruff: noqa: A002
 # mypy: disable-error-code="overload-overlap"
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime
 from os import PathLike
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
@@ -279,6 +279,8 @@ class SyncSchedules:
         zone: str = "UTC",
         start: Due | None = None,
         end: Due | None = None,
+        days_off: Iterable[str | date] = (),
+        when_off: str = "skip",
         jitter: Delay = 0,
         misfire: str = "once",
         overlap: str = "queue",

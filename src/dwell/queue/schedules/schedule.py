@@ -64,6 +64,8 @@ class Schedule(
     zone: str = "UTC"
     start_ms: _Moment | None = None
     end_ms: _Moment | None = None
+    days_off: tuple[str, ...] = ()
+    when_off: Literal["skip", "before", "after"] = "skip"
     jitter_ms: _Span = 0
     misfire: Literal["skip", "once", "all"] = "once"
     overlap: Literal["queue", "skip", "replace"] = "queue"
@@ -83,7 +85,8 @@ class Schedule(
     def times(self) -> Times:
         """When it fires; raises InvalidSchedule."""
         rule = (self.cron, self.rrule, self.every_ms)
-        return _times(*rule, self.zone, self.start_ms, self.end_ms)
+        span = (self.start_ms, self.end_ms)
+        return _times(*rule, self.zone, *span, self.days_off, self.when_off)
 
     @property
     def data(self) -> bytes:

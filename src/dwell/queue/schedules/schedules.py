@@ -1,8 +1,8 @@
 """The schedules of a queue: put, looked at, held up and taken away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import date, datetime
 from itertools import islice
 from typing import Any
 
@@ -51,6 +51,8 @@ class Schedules:
         zone: str = "UTC",
         start: Due | None = None,
         end: Due | None = None,
+        days_off: Iterable[str | date] = (),
+        when_off: str = "skip",
         jitter: Delay = 0,
         misfire: str = "once",
         overlap: str = "queue",
@@ -70,28 +72,25 @@ class Schedules:
         translated; ``every`` is a span, ``rrule`` a rule of RFC 5545, or the lines of a calendar
         (``DTSTART``, ``RRULE``, ``RDATE``, ``EXDATE``); the first and the last are read in
         ``zone``, and a DTSTART names its own. It fires from ``start`` to ``end``, each message up
-        to ``jitter`` later.
-        After a time in which nobody fired, ``misfire`` says what is put for the moments that were
-        missed: ``once`` the last of them, ``all`` each, ``skip`` those that are not later than
-        ``grace``. While the message before is not done, ``overlap`` decides: ``queue`` puts the
-        next one too, ``skip`` leaves it out, ``replace`` puts it and cancels the one before, unless
-        that is taken. The messages have ``body`` and the rest, as :meth:`dwell.Queue.put` takes
+        to ``jitter`` later. On ``days_off``, weekdays such as ``sat`` and dates, a moment of
+        ``cron`` or ``rrule`` is left out (``when_off`` is ``skip``), or is on the nearest day
+        ``before`` or ``after``. After a time in which nobody fired, ``misfire`` says what is put
+        for the moments that were missed: ``once`` the last of them, ``all`` each, ``skip`` those
+        that are not later than ``grace``. While the message before is not done, ``overlap``
+        decides: ``queue`` puts the next one too, ``skip`` leaves it out, ``replace`` puts it and
+        cancels the one before, unless that is taken. The messages have ``body`` and the rest, as
+        :meth:`dwell.Queue.put` takes
         them, and the headers
         ``dwell-schedule`` and ``dwell-time``. One that is paused stays so. Raises InvalidSchedule
         for what cannot be read, and what would never fire.
         """
         now_ms = self._queue.clock.now_ms()
-        words: dict[str, object] = {
-            "cron": cron,
-            "dialect": dialect,
-            "every": every,
-            "rrule": rrule,
-            "zone": zone,
-            "start": start,
-        }
+        words: dict[str, object] = {"cron": cron, "dialect": dialect, "every": every}
+        words |= {"rrule": rrule, "zone": zone, "start": start}
         words |= {"end": end, "jitter": jitter, "misfire": misfire, "grace": grace, "key": key}
         words |= {"headers": headers, "priority": priority, "lease": lease}
         words |= {"max_attempts": max_attempts, "ttl": ttl, "overlap": overlap}
+        words |= {"days_off": days_off, "when_off": when_off}
         schedule = made(name, topic, body, words, now_ms, app)
         await first_after(schedule, now_ms)
         return await self._changing.put(schedule)

@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
-from dwell.calendar import Rule, every, rule_of, states_begin, zone_of
+from dwell.calendar import DaysOff, Rule, every, rule_of, states_begin, zone_of
 from dwell.calendar.epoch import LAST_MS, to_ms
 from dwell.errors import InvalidSchedule
 
@@ -103,6 +103,8 @@ def times_of(
     zone: str,
     start_ms: int | None,
     end_ms: int | None,
+    days_off: Sequence[str] = (),
+    when_off: str = "skip",
 ) -> Times:
     """Return when a schedule fires that says so; raises InvalidSchedule.
 
@@ -116,7 +118,10 @@ def times_of(
         raise InvalidSchedule(f"schedule: got {told}, expected one of cron, every and rrule")
     if start_ms is not None and end_ms is not None and end_ms < start_ms:
         raise InvalidSchedule(f"end: got {end_ms}, expected {start_ms}, the start, or later")
+    off = DaysOff(days_off, when_off) if days_off else None
     if every_ms is not None:
+        if off is not None:
+            raise InvalidSchedule("days_off: got every beside it, expected cron or rrule")
         zone_of(zone)
         return Times(every(every_ms, start_ms), start_ms, end_ms)
     is_counted = rrule is not None and "COUNT=" in rrule.upper()
@@ -125,4 +130,4 @@ def times_of(
     text, begin_ms = cron or rrule or "", start_ms
     if begin_ms is None:
         begin_ms = to_ms(datetime(1970, 1, 1, tzinfo=zone_of(zone)))
-    return Times(rule_of(given[0], text, zone, begin_ms), start_ms, end_ms)
+    return Times(rule_of(given[0], text, zone, begin_ms, off), start_ms, end_ms)

@@ -1,17 +1,22 @@
 """Words of schedules: what callers say, as a schedule keeps it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime
 from typing import Any
 
 from msgspec.structs import replace
 
-from dwell.calendar import stated_zone
+from dwell.calendar import WEEKDAYS, DaysOff, stated_zone
 from dwell.calendar.translation import translated
 from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.given import values
 from dwell.queue.schedules.schedule import Schedule
 
-_CHOICES = {"misfire": ("skip", "once", "all"), "overlap": ("queue", "skip", "replace")}
+_CHOICES = {
+    "misfire": ("skip", "once", "all"),
+    "overlap": ("queue", "skip", "replace"),
+    "when_off": ("skip", "before", "after"),
+}
 
 
 def _text(word: str) -> Callable[[object, int], str]:
@@ -41,6 +46,22 @@ def _choice(word: str) -> Callable[[object, int], object]:
     return read
 
 
+def _days(value: object, now_ms: int) -> tuple[str, ...]:
+    """Return days in order, each once: weekdays, then dates."""
+    allowed = "a list of weekdays and dates"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise values.refusal(InvalidSchedule, "days_off", value, allowed)
+    days = set[str]()
+    for one in value:
+        if not isinstance(one, (str, date)) or isinstance(one, datetime):
+            raise values.refusal(InvalidSchedule, "days_off", one, "a weekday or a date")
+        days.add(one.lower() if isinstance(one, str) else one.isoformat())
+    weekdays = [day for day in WEEKDAYS if day in days]
+    found = (*weekdays, *sorted(days.difference(weekdays)))
+    DaysOff(found, "skip")
+    return found
+
+
 #: For each word the field of a schedule, and what reads it.
 _READERS: dict[str, tuple[str, Callable[[Any, int], object]]] = {
     "topic": ("topic", lambda value, _: values.topic(value)),
@@ -51,6 +72,8 @@ _READERS: dict[str, tuple[str, Callable[[Any, int], object]]] = {
     "zone": ("zone", _text("zone")),
     "start": ("start_ms", _moment("start")),
     "end": ("end_ms", _moment("end")),
+    "days_off": ("days_off", _days),
+    "when_off": ("when_off", _choice("when_off")),
     "jitter": ("jitter_ms", _span("jitter")),
     "misfire": ("misfire", _choice("misfire")),
     "overlap": ("overlap", _choice("overlap")),

@@ -46,7 +46,7 @@ _BYTE_COST = 16
 _SPANS = ("every", "jitter", "grace", "lease", "ttl")
 _PLAIN = (
     *("cron", "dialect", "rrule", "zone", "start", "end", "misfire", "key", "headers", "priority"),
-    *("max_attempts", "overlap"),
+    *("max_attempts", "overlap", "days_off", "when_off"),
 )
 
 

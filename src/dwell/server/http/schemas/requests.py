@@ -396,6 +396,11 @@ When: TypeAlias = Annotated[
 ]
 
 
+Days: TypeAlias = Annotated[
+    list[str], Meta(description="Weekdays (mon to sun) and dates (2030-12-25).")
+]
+
+
 class ScheduleRequest(Request):
     """A schedule: the message, its topic, and one of ``cron``, ``rrule``, ``every``, ``every_ms``.
 
@@ -415,6 +420,8 @@ class ScheduleRequest(Request):
     zone: str = "UTC"
     start: When | None = None
     end: When | None = None
+    days_off: Days = []
+    when_off: Literal["skip", "before", "after"] = "skip"
     jitter: Span | None = None
     jitter_ms: Whole | None = None
     misfire: Literal["once", "all", "skip"] = "once"
@@ -448,6 +455,8 @@ class ScheduleChange(Request):
     zone: str | UnsetType | None = UNSET
     start: When | UnsetType | None = UNSET
     end: When | UnsetType | None = UNSET
+    days_off: Days | UnsetType | None = UNSET
+    when_off: Literal["skip", "before", "after"] | UnsetType | None = UNSET
     jitter: Span | UnsetType | None = UNSET
     jitter_ms: Whole | UnsetType | None = UNSET
     misfire: Literal["once", "all", "skip"] | UnsetType | None = UNSET
