@@ -4,6 +4,7 @@ The walk goes second by second from one side of a change to the other, and knows
 of recurrences or of changes: it looks at what zoneinfo shows.
 """
 
+import random
 import zoneinfo
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 
 from dwell.calendar import rule_of
 from dwell.calendar.epoch import to_ms
+from dwell.queue.schedules.times import times_of
 
 SECOND = timedelta(seconds=1)
+MILLISECOND = timedelta(milliseconds=1)
 HALF_DAY = timedelta(hours=12)
 AROUND = timedelta(hours=3)
 ZONES = sorted(zoneinfo.available_timezones() - {"localtime"})
@@ -97,6 +100,11 @@ def by_rrule(zone, change, fields):
     return sorted(ms for ms in found if ms <= to_ms(change + AROUND))
 
 
+def by_every(zone, change, span, anchor):
+    """Return when a span ends, counted from a time on, whatever clocks show."""
+    return [to_ms(at) for at, *_ in walk(zone, change) if (at - anchor) % span == timedelta()]
+
+
 def check(rule, expected, change):
     low_ms, high_ms = to_ms(change - AROUND), to_ms(change + AROUND)
     found = []
@@ -140,6 +148,12 @@ def check_all(zone_name, change, seconds, minutes, spreads, weekdays, days, six)
     begin_ms = to_ms(change - timedelta(days=40))
     rule = rule_of("rrule", ";".join(["FREQ=DAILY", *parts]), zone_name, begin_ms)
     check(rule, by_rrule(zone, change, fields), change)
+    # From midnight of a day before the change, as its zone has it.
+    midnight = wall_at(zone, change).replace(hour=0, minute=0, second=0) - timedelta(days=9)
+    anchor = midnight.replace(tzinfo=zone).astimezone(UTC)
+    span = timedelta(minutes=1 + sum(minutes or [6]), seconds=sum(seconds))
+    rule = times_of(None, None, span // MILLISECOND, zone_name, to_ms(anchor), None)
+    check(rule, by_every(zone, change, span, anchor), change)
 
 
 #: Half an hour, two hours, a whole day, 44 minutes and a half, and around midnight.
@@ -216,3 +230,26 @@ def test_many_rules_fire_as_a_walk_says(zone, year, which, **drawn):
     changes = changes_of(ZoneInfo(zone), year)
     assume(changes)
     check_all(zone, changes[which % len(changes)], **drawn)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(8))
+def test_rules_of_every_zone_fire_as_a_walk_says(part):
+    """Each zone of the database, at one of its changes from 1970 to 2199."""
+    for zone in ZONES[part::8]:
+        chance = random.Random(zone)
+        years = chance.sample(range(1970, 2200), 230)
+        changes = next(filter(None, (changes_of(ZoneInfo(zone), year) for year in years[:60])), [])
+        # A zone whose clocks are never set is walked through as well.
+        quiet = datetime(chance.choice(years), 3, 28, 1, tzinfo=UTC)
+        check_all(
+            zone,
+            chance.choice(changes or [quiet]),
+            set(chance.sample([0, 1, 29, 30, 59], 2)),
+            chance.choice([None, {0, 30}, {15}, {0, 20, 45}]),
+            chance.choice([None, {-1, 0, 1}, {0}, {-24, 12}]),
+            chance.choice([None, {0, 1, 2, 3, 4}, {0, 6}]),
+            chance.choice([None, {-1, 0}, {0, 1}]),
+            chance.choice([False, True]),
+        )
