@@ -3,6 +3,7 @@
 Keys without a counterpart in Dwell are 0; the page of the protocol names them.
 """
 
+import asyncio
 import os
 import resource
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,8 @@ from dwell.server.beanstalk.tubes import is_tube, topic_of, tube_of
 #: The version of beanstalkd whose protocol is implemented. Clients derive the commands from it.
 PROTOCOL_VERSION = "1.13"
 
+#: How many topics are looked at in one turn of the event loop.
+_AT_ONCE = 2000
 _STATES = {
     State.DELAYED: "delayed",
     State.READY: "ready",
@@ -56,8 +59,8 @@ def tube_list(tubes: Iterable[str]) -> bytes:
     return ok("---\n" + "".join(f"- {tube}\n" for tube in tubes))
 
 
-def server_stats(hall: Hall, stats: Stats, urgent: int) -> bytes:
-    """Return the statistics of the server."""
+def server_stats(hall: Hall, stats: Stats, urgent: int, tubes: int) -> bytes:
+    """Return the statistics of the server, which has so many urgent jobs and tubes."""
     return _document(
         {
             **_jobs(list(stats.topics.values()), urgent),
@@ -65,7 +68,7 @@ def server_stats(hall: Hall, stats: Stats, urgent: int) -> bytes:
             "job-timeouts": stats.totals.get("lapse", 0),
             "total-jobs": stats.totals.get("put", 0),
             "max-job-size": hall.service.most_body_bytes,
-            "current-tubes": len(tubes_of(hall, stats)),
+            "current-tubes": tubes,
             **_connections(hall),
             **_process(hall),
         }
@@ -159,13 +162,18 @@ def _left_s(message: Message, now_ms: int) -> int:
     return -((now_ms - message.due_ms) // 1000) if message.state is State.DELAYED else 0
 
 
-def tubes_of(hall: Hall, stats: Stats) -> dict[str, str]:
-    """Return the tubes that there are, as they came, and their topics: with jobs, used, watched."""
-    tubes = {tube: topic_of(tube) or tube for tube in hall.chosen}
-    for topic, counts in stats.topics.items():
+async def tubes_of(hall: Hall, stats: Stats) -> dict[str, str]:
+    """Return the tubes that there are, as they came, and their topics: with jobs, used, watched.
+
+    It yields to other tasks in between.
+    """
+    tubes = {}
+    for at, (topic, counts) in enumerate(stats.topics.items(), 1):
         if is_tube(topic) and _has_jobs(counts):
             tubes[tube_of(topic)] = topic
-    return hall.order.ordered(tubes)
+        if at % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return hall.order.ordered({tube: topic_of(tube) or tube for tube in hall.chosen} | tubes)
 
 
 def is_there(hall: Hall, tube: str, counts: TopicStats) -> bool:

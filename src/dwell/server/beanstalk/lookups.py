@@ -158,7 +158,8 @@ class Lookups:
         stats = await self._queue.stats()
         ready = [topic for topic, counts in stats.topics.items() if counts.ready]
         urgent = [await self._urgent(topic) for topic in ready[:_MOST_LOOKED_AT]]
-        return server_stats(self._hall, stats, sum(urgent))
+        tubes = await tubes_of(self._hall, stats)
+        return server_stats(self._hall, stats, sum(urgent), len(tubes))
 
     async def _urgent(self, topic: str) -> int:
         """Return how many jobs beanstalkd would call urgent, which means nothing here."""
@@ -187,7 +188,7 @@ class Lookups:
 
     async def _list_tubes(self, session: Session, item: None) -> bytes:
         self._hall.allow(Verb.LIST_TUBES, None)
-        return tube_list(tubes_of(self._hall, await self._queue.stats()))
+        return tube_list(await tubes_of(self._hall, await self._queue.stats()))
 
     # --- kicking --------------------------------------------------------------------------------
 

@@ -56,20 +56,20 @@ class TubeOrder:
     def note(self, tube: str) -> None:
         """Note a tube that a connection chose."""
         if len(self._noted) >= self._purge_at:
-            self._keep(self._chosen)
+            there = set(self._chosen)
+            self._note_only(tube for tube in self._noted if tube in there)
         self._noted[tube] = None
 
     def ordered(self, tubes: Mapping[str, str]) -> dict[str, str]:
         """Return all tubes that there are in order, with what they are mapped to."""
-        # Those that are noted keep their places; none may be forgotten between two of them.
-        self._noted.update(dict.fromkeys(tubes))
-        self._keep(tubes)
-        return {tube: tubes[tube] for tube in self._noted if tube in tubes}
+        # Those that are noted keep their places.
+        found = {tube: tubes[tube] for tube in self._noted if tube in tubes} | dict(tubes)
+        self._note_only(found)
+        return found
 
-    def _keep(self, tubes: Iterable[str]) -> None:
-        """Forget tubes that are not there any more."""
-        there = {DEFAULT_TUBE, *tubes}
-        self._noted = {tube: None for tube in self._noted if tube in there}
+    def _note_only(self, tubes: Iterable[str]) -> None:
+        """Note these tubes, in their order, and no others."""
+        self._noted = {DEFAULT_TUBE: None, **dict.fromkeys(tubes)}
         self._purge_at = 2 * len(self._noted) + _MOST_NOTED
 
 
