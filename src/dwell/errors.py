@@ -43,6 +43,9 @@ The tree, one sentence each::
 class DwellError(Exception):
     """The root of every error that Dwell raises."""
 
+    #: Whether some of what was asked for was done all the same, as the text says.
+    is_partly = False
+
 
 class InvalidInput(DwellError, ValueError):
     """A value was refused before anything was written."""

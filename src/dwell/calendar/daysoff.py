@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 
 from dwell.errors import InvalidSchedule
+from dwell.message import MAX_DAYS_OFF
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_MOST_DAYS = 1_000
 #: A time is moved by less than so many days.
 MOST_IN_A_ROW = 31
 _DAY = timedelta(days=1)
@@ -20,8 +20,8 @@ class DaysOff:
     """
 
     def __init__(self, days: Sequence[str], when_off: str) -> None:
-        if len(days) > _MOST_DAYS:
-            raise InvalidSchedule(f"days_off: got {len(days)} days, at most {_MOST_DAYS}")
+        if len(days) > MAX_DAYS_OFF:
+            raise InvalidSchedule(f"days_off: got {len(days)} days, at most {MAX_DAYS_OFF}")
         self.step = {"skip": 0, "before": -1, "after": 1}[when_off]
         self._weekdays = {WEEKDAYS.index(day) for day in days if day in WEEKDAYS}
         if len(self._weekdays) == len(WEEKDAYS):
@@ -38,7 +38,7 @@ class DaysOff:
 
     def after(self, day: date, step: int = 1) -> date:
         """Return a day itself, or the first one from there on that is not off."""
-        for _ in range(_MOST_DAYS * 7):
+        for _ in range(MAX_DAYS_OFF * 7):
             if not self.has(day):
                 break
             day += step * _DAY

@@ -18,7 +18,7 @@ from dwell.batch.puts import Put, PutAnswer, Puts, Row, check_extra_size
 from dwell.batch.stats import Stale, Stats, TopicStats
 from dwell.batch.sweep import EVERY, Sweep, Wanted
 from dwell.clock import Clock
-from dwell.errors import BatchTooLarge, IdExists, TopicFull
+from dwell.errors import IdExists, InvalidInput, StoreFull, TopicFull
 from dwell.given import columns, values
 from dwell.given.options import PutManyOptions, PutOptions, refuse_unknown
 from dwell.given.rows import row_of
@@ -50,6 +50,9 @@ from dwell.tasks import finished, whole
 
 T = TypeVar("T")
 
+#: Errors of one put, with nothing done, that are none of those that are joined with it.
+_OF_ONE_PUT = (InvalidInput, IdExists, TopicFull, StoreFull)
+
 
 class Queue(Counting):
     """A delay queue over a store, for one event loop.
@@ -62,10 +65,10 @@ class Queue(Counting):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._puts: Gatherer[PutKey, Row, Put] = Gatherer(
-            partial(put_rows, store), self._turns, (IdExists, TopicFull)
+            partial(put_rows, store), self._turns, _OF_ONE_PUT
         )
         self._bulk_puts: Gatherer[PutKey, Puts, PutAnswer] = Gatherer(
-            partial(put_joined, store), self._turns, (BatchTooLarge, IdExists, TopicFull)
+            partial(put_joined, store), self._turns, _OF_ONE_PUT
         )
         self._takers: Takers
         self._ticker: Ticker | None = None

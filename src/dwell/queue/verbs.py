@@ -14,7 +14,14 @@ from dwell.batch.outcome import Outcome
 from dwell.batch.page import Cursor
 from dwell.batch.puts import Puts, check_extra_size
 from dwell.batch.results import Results, results_of
-from dwell.errors import ForeignReceipt, InvalidInput, InvalidTime, StoreClosed, StoreDamaged
+from dwell.errors import (
+    ForeignReceipt,
+    InvalidInput,
+    InvalidTime,
+    StoreClosed,
+    StoreDamaged,
+    StoreFull,
+)
 from dwell.given import columns, values
 from dwell.given.receipts import given_receipts, joined_receipts, receipt_bytes
 from dwell.given.rows import row_of
@@ -51,7 +58,9 @@ class Verbs:
         self._is_open = False
         self._home: Home | None = None
         self._turns = turns = Turns()
-        alone = (ForeignReceipt,)
+        # What is refused of one call, with nothing done, is not refused of those joined with it: a
+        # server may allow less than this client, and a result may have no room.
+        alone = (InvalidInput, StoreFull)
         self._acks: Gatherer[None, bytes, Result] = Gatherer(self._ack, turns, alone)
         self._dones: Gatherer[None, tuple[bytes, bytes], Result] = Gatherer(
             self._done, turns, alone
@@ -61,17 +70,17 @@ class Verbs:
         )
         self._touches: Gatherer[int, bytes, Result] = Gatherer(self._touch, turns, alone)
         self._burials: Gatherer[_Bury, bytes, Result] = Gatherer(self._bury, turns, alone)
-        self._cancels: Gatherer[str, bytes, Result] = Gatherer(self._cancel, turns)
-        self._moves: Gatherer[str, tuple[bytes, int], Result] = Gatherer(self._move, turns)
-        self._kicks: Gatherer[str, tuple[bytes, int], Result] = Gatherer(self._kick, turns)
+        self._cancels: Gatherer[str, bytes, Result] = Gatherer(self._cancel, turns, alone)
+        self._moves: Gatherer[str, tuple[bytes, int], Result] = Gatherer(self._move, turns, alone)
+        self._kicks: Gatherer[str, tuple[bytes, int], Result] = Gatherer(self._kick, turns, alone)
         self._gets: Gatherer[str, bytes, Message | None] = Gatherer(self._get, turns)
         self._bulk_acks: Gatherer[None, U64, Results] = Gatherer(self._ack_bulk, turns, alone)
         self._bulk_cancels: Gatherer[str, Sequence[bytes], Results] = Gatherer(
-            self._cancel_bulk, turns
+            self._cancel_bulk, turns, alone
         )
         self._watchers = Watchers(store, turns)
         self._bulk_moves: Gatherer[str, tuple[Sequence[bytes], I64], Results] = Gatherer(
-            self._move_bulk, turns
+            self._move_bulk, turns, alone
         )
 
     # --- by receipt ---------------------------------------------------------------------------

@@ -44,4 +44,6 @@ class PartlyPut(Exception):
 
     def told(self) -> DwellError:
         """Return the error for the caller of the whole batch."""
-        return type(self.error)(str(self))
+        told = type(self.error)(str(self))
+        told.is_partly = True
+        return told

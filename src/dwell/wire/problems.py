@@ -51,6 +51,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     status: int
     detail: str
     error: str = ""
+    partly: bool = False
 
 
 def cut(detail: str) -> str:
@@ -69,7 +70,8 @@ def problem_of(error: DwellError) -> Problem:
     """Return an error as a problem."""
     name = type(error).__name__
     title = (type(error).__doc__ or name).split("\n")[0].rstrip(".")
-    return Problem(f"{_TYPE}{name}", title, status_of(error), cut(str(error)), name)
+    detail, is_partly = cut(str(error)), error.is_partly
+    return Problem(f"{_TYPE}{name}", title, status_of(error), detail, name, is_partly)
 
 
 def error_of(status: int, body: bytes) -> DwellError | None:
@@ -83,4 +85,6 @@ def error_of(status: int, body: bytes) -> DwellError | None:
     known = CLASSES.get(problem.error)
     if known is None:
         known = InvalidInput if 400 <= status < 500 else StoreError
-    return known(problem.detail)
+    error = known(problem.detail)
+    error.is_partly = problem.partly
+    return error

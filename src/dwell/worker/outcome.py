@@ -56,6 +56,11 @@ class Done(NamedTuple):
     result: bytes | None = None
     then: Then | None = None
 
+    @property
+    def brings_more(self) -> bool:
+        """Whether there is anything to keep or to put, which can be refused."""
+        return self.result is not None or self.then is not None
+
 
 class Back(NamedTuple):
     """Give the messages back; ``delay_ms`` None takes the topic's retry delay."""

@@ -20,6 +20,7 @@ from dwell.errors import (
     StoreClosed,
     StoreError,
     StoreFailed,
+    StoreFull,
     TopicFull,
 )
 from dwell.given.values import Delay, Millis
@@ -518,13 +519,14 @@ class Runner:
             if not (will_end or self._is_over) and not isinstance(error, StoreClosed | StoreFailed):
                 _log.warning("%r: could not be settled yet: %s", job, error)
                 return False
-            if isinstance(error, TopicFull):
-                # There was no room for the follow-up while the lease ran.
+            is_full = isinstance(error, TopicFull | StoreFull)
+            if is_full and isinstance(outcome, Done) and outcome.brings_more:
+                # There was no room for the follow-up, or the result, while the lease ran.
                 return await self._is_heard_as_failed(job, error)
             _log.exception("%r: could not be settled; its lease will end", job)
         except (InvalidInput, AccessDenied) as error:
-            if isinstance(outcome, Done) and outcome.then is not None:
-                # A follow-up that cannot be put is a failure of the handler that gave it.
+            if isinstance(outcome, Done) and outcome.brings_more:
+                # What cannot be kept or put is a failure of the handler that gave it.
                 return await self._is_heard_as_failed(job, error)
             _log.exception("%r: could not be settled; its lease will end", job)
         except Exception:

@@ -10,6 +10,7 @@ from dwell.message import (
     MAX_ATTEMPTS,
     MAX_BATCH_MESSAGES,
     MAX_CHANGE_MESSAGES,
+    MAX_DAYS_OFF,
     MAX_DELAY_MS,
     MAX_ERROR_CHARS,
     MAX_ID_BYTES,
@@ -397,7 +398,8 @@ When: TypeAlias = Annotated[
 
 
 Days: TypeAlias = Annotated[
-    list[str], Meta(description="Weekdays (mon to sun) and dates (2030-12-25).")
+    list[str],
+    Meta(max_length=MAX_DAYS_OFF, description="Weekdays (mon to sun) and dates (2030-12-25)."),
 ]
 
 
