@@ -39,9 +39,19 @@ The tree, one sentence each::
        └─ ServerUnreachable     no answer came in time; the verb may have been done or not
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 
 class DwellError(Exception):
-    """The root of every error that Dwell raises."""
+    """The root of every error that Dwell raises.
+
+    ``put_before`` counts, by result, the messages of a batch that some shards had put before
+    another refused the rest.
+    """
+
+    put_before: Mapping[Any, int] = MappingProxyType({})
 
     #: Whether some of what was asked for was done all the same, as the text says.
     is_partly = False

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 
 import dwell
 from dwell import IdExists, Result, TopicFull
+from dwell.store.redis.putting import shard_for
 from dwell.testing.rig import words
 from tests.redis.servers import redis_server
 
@@ -74,6 +76,32 @@ async def test_batches_that_are_joined_are_told_each_its_own():
         # What one caller's shards put before another refused is said in the error.
         put = sum(id_.encode() in bodies for id_ in many[1] if id_ != "exists")
         assert f"{put} of the batch were put all the same" in str(second)
+
+
+async def test_the_counts_of_a_joined_batch_are_of_both_tries():
+    """What one caller's shards refuse because of another caller is put at the second try."""
+    async with opened() as queue:
+        shards = {shard_for(b"e%d" % n, b"", SHARDS): f"e{n}" for n in range(40)}
+        first, second = shards[0], shards[1]
+        await queue.put_many("t", ["old"] * 2, ids=[first, second])
+        many = [[first], [second, *(f"i{number}" for number in range(40))]]
+        puts = (queue.put_many("t", ids, ids=ids, on_conflict="error") for ids in many)
+        answers = await asyncio.gather(*puts, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [IdExists] * 2
+        there = (await queue.stats()).topics["t"].ready - 2
+        assert answers[1].put_before == {Result.CREATED: there}
+        assert (answers[0].put_before, there > 0) == ({}, True)
+
+
+async def test_the_counts_of_a_table_have_what_was_put_before_a_refusal():
+    async with opened() as queue:
+        await queue.configure("t", max_pending=10 * SHARDS)
+        ids, told = [f"i{n}" for n in range(10 * SHARDS)], []
+        table = pa.table({"id": ids, "body": ids})
+        with pytest.raises(TopicFull):
+            await queue.put_table("t", table, on_put=told.append)
+        (counts,) = told
+        assert counts == {Result.CREATED: (await queue.stats()).topics["t"].ready}
 
 
 async def test_nothing_stays_of_a_put_that_is_refused():

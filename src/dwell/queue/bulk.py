@@ -143,7 +143,7 @@ async def _rest_put(
     except PartlyPut as again:
         refused = np.zeros(len(puts), dtype=bool)
         refused[places] = again.refused
-        return PartlyPut(again.error, partly.answer, refused).told()
+        return PartlyPut(again.error, partly.completed(again.answer), refused).told()
     except DwellError as error:
         return PartlyPut(error, partly.answer, partly.refused).told()
     return partly.completed(rest)

@@ -8,10 +8,11 @@ from typing import Any
 from dwell.batch.puts import PutAnswer, Puts
 from dwell.batch.results import counts_of
 from dwell.clock import Clock
-from dwell.errors import InvalidInput
+from dwell.errors import DwellError, InvalidInput
 from dwell.given import values
 from dwell.message import MAX_BATCH_MESSAGES, Result
 from dwell.queue.tablecolumns import check_schema, puts_of_table, pyarrow
+from dwell.store.partly import results_before
 
 #: Called for each row that is not put, with its index in the table, from 0, and the reason.
 OnBad = Callable[[int, str], None]
@@ -72,8 +73,13 @@ class RowsPutter:
                 raise type(error)(f"row {first}: {error}") from None
             self._on_bad(first, str(error))
             return
-        counts = counts_of(answer.results)
-        if self._on_put is not None:
+        except DwellError as error:
+            self._note(results_before(error))
+            raise
+        self._note(counts_of(answer.results))
+
+    def _note(self, counts: Counter[Result]) -> None:
+        if self._on_put is not None and counts:
             self._on_put(counts)
 
 

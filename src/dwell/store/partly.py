@@ -1,9 +1,13 @@
 """A put that was done only in part."""
 
+from collections import Counter
+
 import numpy as np
 
 from dwell.batch.puts import Put, PutAnswer
+from dwell.batch.results import counts_of
 from dwell.errors import DwellError, ServerUnreachable
+from dwell.message import Result
 
 
 class PartlyPut(Exception):
@@ -46,4 +50,11 @@ class PartlyPut(Exception):
         """Return the error for the caller of the whole batch."""
         told = type(self.error)(str(self))
         told.is_partly = True
+        # Told apart from the text, so that callers who count can count it.
+        told.put_before = counts_of(self.answer.results[~self.refused])
         return told
+
+
+def results_before(error: DwellError) -> Counter[Result]:
+    """Return how many messages of a put that an error ended were put all the same."""
+    return Counter(error.put_before)
