@@ -9,20 +9,26 @@ manifest that an older version would misread. An export of a newer format is ref
 import contextlib
 import os
 import re
+import stat
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from dwell.errors import InvalidInput
+from dwell.given import values
 from dwell.given.values import shown
+from dwell.message import TopicSettings
 
 FORMAT = 1
 #: Readers of data sets skip names that begin so.
 MANIFEST = "_manifest.json"
 _FILE = re.compile(r"messages-[0-9]{5,9}\.parquet")
+_STORE = re.compile(r"[0-9a-f]{8}")
 _PIECE_BYTES = 1 << 20
+#: More than a million topics with settings need.
+_MANIFEST_BYTES = 256 * 1024 * 1024
 
 
 class Counts(msgspec.Struct):
@@ -114,22 +120,47 @@ def sync_folder(folder: Path) -> None:
         os.close(number)
 
 
+#: What becomes of a manifest that is none: any JSON, nested however deeply.
+_UNREADABLE = (
+    msgspec.MsgspecError,
+    LookupError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+)
+
+
+def opened(path: Path) -> IO[bytes]:
+    """Open a regular file; raises OSError for a pipe or a device, whose end never comes."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(None, "no regular file")
+    return open(number, "rb")
+
+
 def read(folder: Path) -> Manifest:
     """Return the manifest of an export; raises InvalidInput for any other folder."""
     try:
-        data = (folder / MANIFEST).read_bytes()
+        with opened(folder / MANIFEST) as file:
+            data = file.read(_MANIFEST_BYTES + 1)
     except OSError as error:
         raise InvalidInput(
             f"export: got {shown(str(folder))} without a {MANIFEST} ({error.strerror}), expected "
             "the folder of an export that came to its end"
         ) from None
+    if len(data) > _MANIFEST_BYTES:
+        raise InvalidInput(
+            f"export: got a {MANIFEST} that is larger, expected at most {_MANIFEST_BYTES} bytes"
+        )
     try:
         raw = msgspec.json.decode(data)
         found = int(raw["dwell_export"])
         if found > FORMAT:
             raise InvalidInput(f"export: got format {found}, expected {FORMAT} or older")
         manifest = msgspec.convert(raw, Manifest)
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(
@@ -142,11 +173,53 @@ def read(folder: Path) -> Manifest:
 
 
 def _check_books(manifest: Manifest) -> None:
+    if _STORE.fullmatch(manifest.store) is None:
+        raise values.refusal(InvalidInput, "store", manifest.store, "8 hexadecimal digits")
+    names = set[str]()
+    for file in manifest.files:
+        if file.name in names:
+            raise InvalidInput(f"files: got {shown(file.name)} twice, expected each file once")
+        names.add(file.name)
+        for name in ("bytes", "rows"):
+            _check_count(getattr(file, name), f"files: {name} of {shown(file.name)}")
+    for topic, counts in manifest.topics.items():
+        for state, count in msgspec.structs.asdict(counts).items():
+            _check_count(count, f"topics: {state} of {shown(topic)}")
     counted = sum(counts.total for counts in manifest.topics.values())
     if counted != manifest.rows:
         raise InvalidInput(
             f"export: got {manifest.rows} rows in its files, expected {counted}, as its topics have"
         )
+
+
+def _check_count(count: int, field: str) -> None:
+    if count < 0:
+        raise InvalidInput(f"{field}: got {count}, expected 0 or more")
+
+
+def known_settings(manifest: Manifest) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the settings of topics that this version knows, and the names of the others.
+
+    Raises InvalidInput for a topic or a value that no store takes.
+    """
+    found, strange = {}, set[str]()
+    for topic, given in manifest.settings.items():
+        values.topic(topic, "settings")
+        names = TopicSettings.__struct_fields__
+        strange |= {name for name in given if name not in names}
+        found[topic] = {name: value for name, value in given.items() if name in names}
+        try:
+            settings = msgspec.convert(found[topic], TopicSettings)
+            found[topic] = {name: getattr(settings, name) for name in found[topic]}
+            values.setting_changes(found[topic])
+        except InvalidInput as error:
+            raise InvalidInput(f"settings of {shown(topic)}: {error}") from None
+        except msgspec.ValidationError as error:
+            raise InvalidInput(
+                f"settings of {shown(topic)}: got {shown(found[topic])}, expected those of a topic "
+                f"({error!s:.200})"
+            ) from None
+    return found, sorted(strange)
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
@@ -177,8 +250,9 @@ def _sum_of(folder: Path, file: File) -> tuple[int, int]:
     """Return the size and the CRC-32 of a file."""
     size = crc = 0
     try:
-        with open(folder / file.name, "rb") as opened:
-            while piece := opened.read(_PIECE_BYTES):
+        with opened(folder / file.name) as data:
+            # One byte more shows that it is larger, whatever its end is.
+            while piece := data.read(min(_PIECE_BYTES, file.bytes + 1 - size)):
                 size, crc = size + len(piece), zlib.crc32(piece, crc)
     except OSError as error:
         raise InvalidInput(

@@ -1,22 +1,21 @@
 """Putting the messages of an export: a row group at a time, topic by topic, and all counted."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dwell.batch.blobs import moved_mark
 from dwell.batch.puts import PUT_ARRAYS, PutAnswer, Puts
 from dwell.batch.results import counts_of
 from dwell.clock import Clock
-from dwell.errors import InvalidInput
+from dwell.errors import AccessDenied, DwellError, InvalidInput
 from dwell.given import columns, values
 from dwell.message import (
     EXPIRED,
@@ -32,23 +31,31 @@ from dwell.message import (
     REASON_HEADER,
     U64,
     Message,
+    Result,
     State,
     TopicSettings,
 )
-from dwell.queue.exports.manifest import Manifest, check_files, read
+from dwell.queue.exports.manifest import known_settings
+from dwell.queue.exports.reading import by_topic, checked, groups_of, moved_ids
 from dwell.queue.exports.report import Imported, Tally
-from dwell.queue.exports.writing import SCHEMA, blocking
+from dwell.queue.exports.writing import blocking
 from dwell.queue.messagecolumns import blobs_of
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.queue.schedules.schedule import put_again
 from dwell.queue.tables import OnBad, RowsPutter
+from dwell.slices import slices
 from dwell.store.base import Store
+from dwell.store.partly import results_before
 from dwell.tasks import finished, whole
 
 #: What becomes of dead messages: they stay dead, are put like the others, or are left out.
 DEAD = ("keep", "put", "skip")
 #: How many topics are put into at a time.
 _TOPICS = 16
+#: The id of a message that an import or a takeover has moved.
+_MOVED = re.compile(r"moved-[0-9a-f]{8}-(?P<rest>(?:[0-9a-f]{1,8}-)?[0-9a-f]{1,24})")
+#: Numbers of messages are below 2^63, and those of Redis have at most so many digits.
+_MOST_NUMBER, _MOST_DIGITS = 2**63 - 1, 14
 #: A message that is put dead has expired so long ago, whatever the clocks of two machines say.
 _EXPIRED_MS = 60_000
 
@@ -82,20 +89,22 @@ class Importer:
         self._queue, self._folder, self._dead = queue, folder, dead
         self._on_bad, self._tell = on_bad, tell
         self._report = Imported()
+        self._mark, self._is_own, self._may_ask = "", False, True
+        self._rivals: frozenset[tuple[str, str]] = frozenset()
 
     async def run(self, *, settings: bool) -> Imported:
         """Put all messages; return what became of them."""
-        manifest = await blocking(_checked, self._folder)
+        manifest, self._rivals = await blocking(checked, self._folder)
+        wanted, self._report.strange_settings = known_settings(manifest) if settings else ({}, [])
         self._report.rows = manifest.rows
         self._say()
-        if settings:
-            await self._settle(manifest)
-        is_own = int(manifest.store, 16) == self._queue.store.number
-        mark, first = moved_mark(int(manifest.store, 16)), 0
+        await self._settle(wanted)
+        number, first = int(manifest.store, 16), 0
+        self._is_own, self._mark = number == self._queue.store.number, moved_mark(number)
         for file in manifest.files:
-            groups = _groups(self._folder / file.name)
+            groups = groups_of(self._folder / file.name)
             while (rows := await blocking(next, groups, None)) is not None:
-                await self._put(rows, first, mark, is_own=is_own)
+                await self._put(rows, first)
                 first += len(rows)
         self._report.is_whole = True
         return self._report
@@ -104,124 +113,132 @@ class Importer:
         if self._tell is not None:
             self._tell(self._report)
 
-    async def _settle(self, manifest: Manifest) -> None:
+    async def _settle(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         """Give topics without settings of their own those of the export."""
         plain = TopicSettings()
-        for topic, given in manifest.settings.items():
-            own = msgspec.structs.asdict(msgspec.convert(given, TopicSettings))
-            if await self._queue.settings(topic) == plain:
-                await self._queue.configure(topic, **{name: own[name] for name in given})
+        for topic, given in settings.items():
+            if given and await self._queue.settings(topic) == plain:
+                await self._queue.configure(topic, **given)
                 self._report.settings.append(topic)
 
-    async def _put(self, rows: pa.Table, first: int, mark: str, *, is_own: bool) -> None:
+    async def _put(self, rows: pa.Table, first: int) -> None:
         """Put the rows of a row group, several topics at a time."""
-        parts = _by_topic(rows, first)
+        parts = by_topic(rows, first)
         for at in range(0, len(parts), _TOPICS):
-            some = [self._put_topic(*part, mark, is_own) for part in parts[at : at + _TOPICS]]
+            some = [self._put_topic(*part) for part in parts[at : at + _TOPICS]]
             answers = await asyncio.gather(*some, return_exceptions=True)
             self._say()
             for answer in answers:
                 if answer is not None:
                     raise answer
 
-    async def _put_topic(
-        self, topic: str, rows: pa.Table, numbers: I64, mark: str, is_own: bool
-    ) -> None:
-        tally = self._report.topics.setdefault(topic, Tally())
-        values.topic(topic)
-        # They are read when something became of them: the counts balance after an error, too.
-        if self._dead == "skip":
-            is_left = pc.equal(rows.column("state"), _DEAD_WORD).to_numpy()
-            _count(tally, "skipped", int(is_left.sum()))
-            rows, numbers = rows.filter(pa.array(~is_left)), numbers[~is_left]
-        if is_own:
-            is_there = await self._are_there(topic, rows)
-            _count(tally, "kept", int(is_there.sum()))
-            rows, numbers = rows.filter(pa.array(~is_there)), numbers[~is_there]
-
-        async def put(puts: Puts) -> PutAnswer:
-            answer = await self._queue.put_puts(puts)
-            for result, count in counts_of(answer.results).items():
-                _count(tally, str(result), count)
-            return answer
+    async def _put_topic(self, topic: str, rows: pa.Table, numbers: I64) -> None:
+        self._report.topics.setdefault(topic, Tally())
+        count = partial(self._report.count, topic)
 
         def on_bad(row: int, reason: str) -> None:
             if self._on_bad is None:
                 raise InvalidInput(f"row {numbers[row]}: {reason}")
             self._on_bad(int(numbers[row]), reason)
-            _count(tally, "rejected", 1)
+            count("rejected", 1)
 
+        async def put(puts: Puts) -> PutAnswer:
+            try:
+                answer = await self._queue.put_puts(puts)
+            except InvalidInput:
+                # Its parts are put again, and then counted.
+                raise
+            except DwellError as error:
+                _count_results(count, results_before(error))
+                raise
+            _count_results(count, counts_of(answer.results))
+            return answer
+
+        # They are read when something became of them: the counts balance after an error, too.
+        if self._dead == "skip":
+            is_left = pc.equal(rows.column("state"), _DEAD_WORD).to_numpy()
+            count("skipped", int(is_left.sum()))
+            rows, numbers = rows.filter(pa.array(~is_left)), numbers[~is_left]
+        if (reason := _refused_topic(topic)) is not None:
+            for row in range(len(rows)):
+                on_bad(row, reason)
+            return
+        is_there = await self._are_there(topic, rows)
+        count("kept", int(is_there.sum()))
+        rows, numbers = rows.filter(pa.array(~is_there)), numbers[~is_there]
+        if self._rivals:
+            ids = rows.column("id").to_pylist()
+            is_bad = np.array([(topic, id_) in self._rivals for id_ in ids], bool)
+            for row in np.flatnonzero(is_bad).tolist():
+                on_bad(row, f"id: got {ids[row]!r:.300}, expected none that another one becomes")
+            rows, numbers = rows.filter(pa.array(~is_bad)), numbers[~is_bad]
         # To be cancelled waits for the answer of each put, so that the counts are complete.
         putter = RowsPutter(
-            partial(self._puts_of, topic, mark), lambda puts: finished(whole(put(puts))), on_bad
+            partial(self._puts_of, topic), lambda puts: finished(whole(put(puts))), on_bad
         )
         await putter.put(rows, 0)
 
     async def _are_there(self, topic: str, rows: pa.Table) -> np.ndarray:
-        """Tell which messages are still in the store that they were exported from."""
-        found = list[bool]()
-        for at in range(0, len(rows), MAX_BATCH_MESSAGES):
-            some = rows.slice(at, MAX_BATCH_MESSAGES)
-            numbers: U64 = some.column("number").to_numpy().view(np.uint64)
-            named, ids = await self._queue.named(numbers), some.column("id").to_pylist()
-            found += [one == (topic, id_) for one, id_ in zip(named, ids, strict=True)]
-        return np.array(found, bool)
+        """Tell which messages are still in the store, under the ids that it made for them.
 
-    async def _puts_of(self, topic: str, mark: str, rows: pa.Table) -> Puts:
-        now_ms = self._queue.clock.now_ms()
-        return puts_of_rows(topic, rows, now_ms, mark, keeps_dead=self._dead == "keep")
-
-
-def _count(tally: Tally, name: str, count: int) -> None:
-    tally.read += count
-    setattr(tally, name, getattr(tally, name) + count)
-
-
-def _checked(folder: Path) -> Manifest:
-    """Return the manifest of an export whose files are whole; raises InvalidInput."""
-    manifest = read(folder)
-    check_files(folder, manifest)
-    for file in manifest.files:
-        with _readable(folder / file.name) as opened:
-            if opened.metadata.num_rows != file.rows:
-                got = f"{opened.metadata.num_rows} rows"
-                raise InvalidInput(f"export: got {file.name} of {got}, expected {file.rows}")
-            if not opened.schema_arrow.equals(SCHEMA):
-                got = str(opened.schema_arrow.names)[:200]
-                raise InvalidInput(f"export: got {file.name} with {got}, expected {SCHEMA.names}")
-    return manifest
-
-
-def _readable(path: Path) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"export: cannot read {path.name}: {error!s:.300}") from None
-
-
-def _groups(path: Path) -> Iterator[pa.Table]:
-    """Yield the row groups of a file."""
-    with _readable(path) as opened:
-        for at in range(opened.num_row_groups):
+        Numbers are never used twice, so it does not matter which number the store had: it may have
+        been resharded, or restored, or the messages may come back from another one.
+        """
+        ids = rows.column("id").to_pylist()
+        asked = [
+            self._asked(topic, id_, number)
+            for id_, number in zip(ids, rows.column("number").to_pylist(), strict=True)
+        ]
+        found = np.zeros(len(rows), bool)
+        places = [at for at, one in enumerate(asked) if one is not None]
+        for some in slices(places if self._may_ask else [], MAX_BATCH_MESSAGES):
+            pairs = [one for at in some if (one := asked[at]) is not None]
             try:
-                yield opened.read_row_group(at).combine_chunks()
-            except (pa.ArrowException, OSError) as error:
-                raise InvalidInput(f"export: cannot read {path.name}: {error!s:.300}") from None
+                named = await self._queue.named(np.array([of for _, of in pairs], np.uint64))
+            except AccessDenied:
+                if self._is_own:
+                    raise
+                # Most likely it is the export of a stranger, and a token to put is enough.
+                self._may_ask = False
+                break
+            found[some] = [one == (topic, id_) for one, (id_, _) in zip(named, pairs, strict=True)]
+        return found
+
+    def _asked(self, topic: str, id_: str, number: int) -> tuple[str, int] | None:
+        """Return under which id and number a message may be in the store; None if put tells it."""
+        if id_.startswith(QUEUE_ID_MARK):
+            return id_, number & _MOST_NUMBER
+        moved = _MOVED.fullmatch(id_)
+        if moved is not None and (topic, id_) not in self._rivals:
+            return f"{QUEUE_ID_MARK}{moved['rest']}", _number_in(moved["rest"])
+        return (id_, number & _MOST_NUMBER) if self._is_own else None
+
+    async def _puts_of(self, topic: str, rows: pa.Table) -> Puts:
+        now_ms = self._queue.clock.now_ms()
+        return puts_of_rows(topic, rows, now_ms, self._mark, keeps_dead=self._dead == "keep")
 
 
-def _by_topic(rows: pa.Table, first: int) -> list[tuple[str, pa.Table, I64]]:
-    """Return the rows of each topic in their order, and their numbers in the export."""
-    topics = rows.column("topic").combine_chunks().dictionary_encode()
-    codes = topics.indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    rows = rows.take(pa.array(order)).combine_chunks()
-    sizes = np.bincount(codes, minlength=len(topics.dictionary))
-    starts = np.cumsum(sizes) - sizes
-    each = zip(topics.dictionary.to_pylist(), starts.tolist(), sizes.tolist(), strict=True)
-    return [
-        (topic, rows.slice(start, size), order[start : start + size] + first)
-        for topic, start, size in each
-    ]
+def _refused_topic(topic: str) -> str | None:
+    try:
+        values.topic(topic)
+    except InvalidInput as error:
+        return str(error)
+    return None
+
+
+def _count_results(count: Callable[[str, int], None], results: Mapping[Result, int]) -> None:
+    for result, number in results.items():
+        count(str(result), number)
+
+
+def _number_in(made: str) -> int:
+    """Return the number of a message whose id the queue made, from that id without its mark.
+
+    It comes last: behind the row of a folder, or the 8 digits of a store in memory.
+    """
+    *_, last = made.split("-")
+    digits = last[8:] if len(last) > _MOST_DIGITS else last
+    return int(digits, 16) & _MOST_NUMBER
 
 
 # --- rows as puts -----------------------------------------------------------------------------
@@ -229,7 +246,9 @@ def _by_topic(rows: pa.Table, first: int) -> list[tuple[str, pa.Table, I64]]:
 #: The largest number that a message may have in each of these columns.
 _MOST = {"priority": MAX_PRIORITY, "lease_ms": MAX_LEASE_MS, "max_attempts": MAX_ATTEMPTS}
 _DEAD_WORD = State.DEAD.name.lower()
-_STATES = {state.name.lower(): state for state in State}
+_STATES = {state.name.lower(): state for state in State if state is not State.GONE}
+#: Columns that put no schedule again, and whose moments may be too far away for Python.
+_MOMENTS = ["lease_until", "died", "expires"]
 
 
 def puts_of_rows(topic: str, rows: pa.Table, now_ms: int, mark: str, *, keeps_dead: bool) -> Puts:
@@ -241,8 +260,11 @@ def puts_of_rows(topic: str, rows: pa.Table, now_ms: int, mark: str, *, keeps_de
     size = len(rows)
     bodies = columns.bodies(blobs_of(_array(rows, "body")))
     due_ms, expires_ms = _millis(rows, "due", now_ms), _millis(rows, "expires", now_ms)
+    _check_states(rows)
     if topic == SCHEDULES:
-        again = [put_again(message) for message in map(_message, rows.to_pylist())]
+        again = [
+            put_again(message) for message in map(_message, rows.drop_columns(_MOMENTS).to_pylist())
+        ]
         bodies, due_ms = [body for body, _ in again], np.array([due for _, due in again], np.int64)
     is_dead = pc.equal(rows.column("state"), _DEAD_WORD).to_numpy() & keeps_dead
     died_ms = np.clip(_millis(rows, "died", now_ms), 1, max(now_ms - _EXPIRED_MS, 1))
@@ -255,7 +277,7 @@ def puts_of_rows(topic: str, rows: pa.Table, now_ms: int, mark: str, *, keeps_de
         bodies=bodies,
         due_ms=due_ms,
         expires_ms=np.where(is_dead, died_ms, expires_ms),
-        ids=columns.own_ids(blobs_of(_ids(rows, mark)), size),
+        ids=columns.own_ids(blobs_of(moved_ids(_array(rows, "id"), mark)), size),
         extras=_extras(rows, is_dead),
         **numbers,
     )
@@ -264,6 +286,12 @@ def puts_of_rows(topic: str, rows: pa.Table, now_ms: int, mark: str, *, keeps_de
 def _array(rows: pa.Table, name: str) -> pa.Array:
     column = rows.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _check_states(rows: pa.Table) -> None:
+    for state in pc.unique(rows.column("state")).to_pylist():
+        if state not in _STATES:
+            raise values.refusal(InvalidInput, "state", state, f"one of {', '.join(_STATES)}")
 
 
 def _numbers(rows: pa.Table, name: str) -> I64:
@@ -282,15 +310,6 @@ def _millis(rows: pa.Table, name: str, now_ms: int) -> I64:
     """Return moments as epoch milliseconds, 0 for none."""
     micros = rows.column(name).cast(pa.int64()).fill_null(0).to_numpy()
     return _within(micros // 1000, 0, now_ms + MAX_DELAY_MS, name)
-
-
-def _ids(rows: pa.Table, mark: str) -> pa.Array:
-    ids = _array(rows, "id")
-    is_made = pc.starts_with(ids, QUEUE_ID_MARK)
-    if not pc.any(is_made).as_py():
-        return ids
-    moved = pc.binary_join_element_wise(mark, pc.utf8_slice_codeunits(ids, 1), "")
-    return pc.if_else(is_made, moved, ids)
 
 
 def _extras(rows: pa.Table, is_dead: np.ndarray) -> Any:

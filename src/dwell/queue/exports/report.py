@@ -17,8 +17,10 @@ class Tally:
     rejected: int = 0
     skipped: int = 0
 
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(*(getattr(self, name) + getattr(other, name) for name in vars(self)))
+    def add(self, name: str, count: int) -> None:
+        """Count messages that something became of; they are read when it did."""
+        self.read += count
+        setattr(self, name, getattr(self, name) + count)
 
     @property
     def balances(self) -> bool:
@@ -31,18 +33,21 @@ class Tally:
 class Imported:
     """What became of an export, by topic; ``is_whole`` when it was read to its end.
 
-    ``settings`` names the topics that got the settings of the export.
+    ``total`` has the counts of all topics together. ``settings`` names the topics that got the
+    settings of the export, and ``strange_settings`` the settings that this version does not know.
     """
 
     rows: int = 0
     topics: dict[str, Tally] = field(default_factory=dict)
     settings: list[str] = field(default_factory=list)
     is_whole: bool = False
+    total: Tally = field(default_factory=Tally)
+    strange_settings: list[str] = field(default_factory=list)
 
-    @property
-    def total(self) -> Tally:
-        """The counts of all topics together."""
-        return sum(self.topics.values(), Tally())
+    def count(self, topic: str, name: str, count: int) -> None:
+        """Count messages of a topic."""
+        self.topics[topic].add(name, count)
+        self.total.add(name, count)
 
     @property
     def balances(self) -> bool:

@@ -5,7 +5,7 @@ import contextlib
 import io
 import os
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, Any, ParamSpec, Protocol, TypeVar
 
@@ -43,13 +43,18 @@ _PAGE_ROWS = MAX_BATCH_MESSAGES
 #: A row group is written when it has so many rows, or bytes, or a few more.
 _GROUP_ROWS = 100_000
 _GROUP_BYTES = 32 * 1024 * 1024
+#: A page is cut into parts of at most so many bytes, or one message.
+_PART_BYTES = 16 * 1024 * 1024
+#: No row group has more rows or bytes, as Parquet counts them.
+MOST_GROUP_ROWS = _GROUP_ROWS + _PAGE_ROWS
+MOST_GROUP_BYTES = 2 * (_GROUP_BYTES + _PART_BYTES)
 #: A file gets no more row groups when it has so many rows or bytes.
 _FILE_ROWS = 1_000_000
 _FILE_BYTES = 512 * 1024 * 1024
 
 _OPTIONAL = {"lease_until", "died", "expires", "key", "headers", "last_error"}
 #: Columns whose values repeat; the smallest and largest of others would not help a reader.
-_REPEATED = ["topic", "state", "key", "last_error"]
+REPEATED = ["topic", "state", "key", "last_error"]
 _SORTED = [name for name in MESSAGE_COLUMNS if name not in ("id", "body", "headers", "last_error")]
 
 SCHEMA = pa.schema(
@@ -64,6 +69,16 @@ def record_batch(batch: Batch) -> pa.RecordBatch:
     """Return messages as rows of an export."""
     arrays = [column(batch) for column in MESSAGE_COLUMNS.values()]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _parts_of(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield rows in parts, as a page may hold any number of bytes."""
+    if rows.nbytes <= _PART_BYTES or len(rows) == 1:
+        yield rows
+        return
+    half = len(rows) // 2
+    yield from _parts_of(rows.slice(0, half))
+    yield from _parts_of(rows.slice(half))
 
 
 class _Summed(io.RawIOBase):
@@ -113,7 +128,10 @@ class _Writer:
 
     def add(self, batch: Batch) -> None:
         """Add messages; most of them are written later."""
-        rows = record_batch(batch)
+        for rows in _parts_of(record_batch(batch)):
+            self._add(rows)
+
+    def _add(self, rows: pa.RecordBatch) -> None:
         self._count(rows)
         self._waiting.append(rows)
         self.rows += len(rows)
@@ -137,7 +155,7 @@ class _Writer:
                 self._file,
                 SCHEMA,
                 compression="zstd",
-                use_dictionary=_REPEATED,
+                use_dictionary=REPEATED,
                 write_statistics=_SORTED,
             )
         table = pa.Table.from_batches(self._waiting, SCHEMA)
