@@ -8,6 +8,7 @@ import duckdb
 import pytest
 
 import dwell
+from dwell.queue.exports import manifest as manifests
 
 FAR_MS = 4_102_444_800_000
 
@@ -54,6 +55,7 @@ def test_an_export_is_imported(filled, tmp_path):
         "balances": True,
         "is_whole": True,
         "settings": [],
+        "strange_settings": [],
         "topics": {
             "a": {**none, "read": 3, "kept": 2, "skipped": 1},
             "b": {**none, "read": 1, "kept": 1},
@@ -80,7 +82,16 @@ def test_rejected_messages_are_written_and_the_others_put(filled, tmp_path, monk
     (told,) = map(json.loads, Path(rejected).read_text().splitlines())
     assert told["row"] == 2
     assert told["reason"].startswith(f"due: got {FAR_MS}, expected 0 to ")
-    assert "rejected: cannot write" in filled.error(*args)
+    # The same command repeats it, and says the same.
+    (again,) = filled.json(*args, code=1)
+    assert (again["kept"], again["rejected"]) == (2, 1)
+    (line,) = Path(rejected).read_text().splitlines()
+    assert json.loads(line)["row"] == 2
+    # But it replaces nothing of others.
+    for other_text in ("mine", '{"row": 1}', "[]", "5"):
+        Path(rejected).write_text(other_text)
+        assert "rejected: cannot write" in filled.error(*args)
+        assert Path(rejected).read_text() == other_text
     done = filled.run("--store", str(tmp_path / "third"), "import", folder, code=1)
     assert done.stderr.startswith(f"InvalidInput: row 2: due: got {FAR_MS}")
     assert done.stderr.endswith("(after 2 messages)\n")
@@ -93,6 +104,17 @@ def test_settings_are_imported_on_request(filled, tmp_path):
     assert filled.out("--store", other, "import", folder, "--settings")[-1] == "settings of a"
     with dwell.open(other) as queue:
         assert queue.settings("a").max_attempts == 2
+
+
+def test_settings_that_nobody_knows_are_told(filled, tmp_path):
+    folder, other = tmp_path / "export", str(tmp_path / "other")
+    filled.run("settings", "a", "max_attempts=2")
+    filled.run("export", "--to", str(folder))
+    manifest = manifests.read(folder)
+    manifest.settings["a"]["newer"] = 1
+    (folder / manifests.MANIFEST).write_bytes(manifests.written(manifest))
+    told = filled.out("--store", other, "import", str(folder), "--settings")
+    assert told[-2:] == ["settings of a", "left out unknown settings newer"]
 
 
 def test_counts_are_said_when_it_ends_early(filled, tmp_path):

@@ -87,7 +87,7 @@ def import_(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write the messages that cannot be put to a new file, as lines of JSON.",
+            help="Write the messages that cannot be put to a file, as lines of JSON.",
             show_default=False,
         ),
     ] = None,
@@ -109,7 +109,9 @@ def import_(
         shown.update(task, completed=report.total.read, total=report.rows)
 
     with contextlib.ExitStack() as stack:
-        refuse = None if rejected is None else stack.enter_context(written(rejected))
+        refuse = (
+            None if rejected is None else stack.enter_context(written(rejected, may_replace=True))
+        )
         queue = stack.enter_context(session.queue(create=True))
         stack.callback(lambda: _say(session.out, folder, done))
         stack.enter_context(refused_after(lambda: done.total.created, "message"))
@@ -135,12 +137,17 @@ def _say(out: Output, folder: Path, done: Imported) -> None:
         "balances": done.balances,
         "is_whole": done.is_whole,
         "settings": done.settings,
+        "strange_settings": done.strange_settings,
         "topics": {topic: vars(tally) for topic, tally in sorted(done.topics.items())},
     }
     lines = [f"{printable(topic)}: {_tally(one)}" for topic, one in sorted(done.topics.items())]
     lines.append(f"{_tally(done.total)}, of {count_text(done.rows, 'message')}")
     if done.settings:
         lines.append(f"settings of {', '.join(map(printable, done.settings))}")
+    if done.strange_settings:
+        lines.append(
+            f"left out unknown settings {', '.join(map(printable, done.strange_settings))}"
+        )
     if not done.is_whole:
         lines.append("stopped before the end; run it again")
     elif not done.balances:

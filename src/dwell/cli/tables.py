@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -15,6 +16,8 @@ from dwell.errors import InvalidInput
 from dwell.message import Result
 
 _OnBad = Callable[[int, str], None]
+#: Longer than the line of any rejected row.
+_LINE_BYTES = 64 * 1024
 
 
 def put_file(
@@ -64,15 +67,30 @@ def _say(out: Output, topic: str, counts: Counter[Result], bad: Counter[None]) -
     )
 
 
+def _has_rejected(name: str) -> bool:
+    """Tell whether a file has rejected rows, or nothing."""
+    if not os.path.isfile(name):
+        return False
+    with open(name, "rb") as file:
+        line = file.readline(_LINE_BYTES)
+    try:
+        return not line or set(json.loads(line)) == {"row", "reason"}
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
 @contextlib.contextmanager
-def written(name: str, bad: Counter[None] | None = None) -> Iterator[_OnBad]:
+def written(
+    name: str, bad: Counter[None] | None = None, *, may_replace: bool = False
+) -> Iterator[_OnBad]:
     """Yield a writer of rejected rows to a new file, which counts them in ``bad``.
 
-    Raises InvalidInput if the file exists.
+    Raises InvalidInput if the file exists. With ``may_replace`` one of an earlier run is replaced.
     """
     bad = Counter() if bad is None else bad
     try:
-        file = open(name, "x", encoding="utf-8")  # noqa: SIM115 - closed below
+        is_old = may_replace and _has_rejected(name)
+        file = open(name, "w" if is_old else "x", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError as error:
         raise InvalidInput(f"rejected: cannot write {name!r:.200}: {error.strerror}") from None
     with file:
