@@ -169,6 +169,18 @@ async def test_bad_days_off_are_refused_and_nothing_is_put(words, told):
         assert await queue.schedules.get("s") is None
 
 
+@pytest.mark.parametrize("when_off", ["skip", "before", "after"])
+def test_a_row_of_days_off_is_measured_from_its_begin_to_its_end(when_off):
+    """Sundays that join weekdays off make a row, which no date begins."""
+    sundays = [str(date(2026, 12, 6) + n * 7 * DAY) for n in range(20)]
+    with pytest.raises(InvalidSchedule, match="from 2026-11-30 on, expected at most 31 days in"):
+        times("0 9 * * *", (*WEEK[:6], *sundays), when_off)
+    # From Monday to Saturday there are 6 days, and with three Sundays 27.
+    times("0 9 * * *", (*WEEK[:6], *sundays[:3]), when_off)
+    with pytest.raises(InvalidSchedule, match="from 2026-11-30 on"):
+        times("0 9 * * *", (*WEEK[:6], *sundays[:4]), when_off)
+
+
 async def test_days_off_of_a_schedule_are_kept_in_order_and_changed():
     async with dwell.open("memory:") as queue:
         days = [date(2030, 12, 25), "SUN", "sat", "2030-12-25"]

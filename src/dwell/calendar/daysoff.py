@@ -27,18 +27,23 @@ class DaysOff:
         if len(self._weekdays) == len(WEEKDAYS):
             raise InvalidSchedule("days_off: got all weekdays, expected one that is not off")
         self._dates = {_date(day) for day in days if day not in WEEKDAYS}
-        for day in self._dates:
-            if not self.has(day - _DAY) and (self.after(day) - day).days > MOST_IN_A_ROW:
+        for day in sorted(self._dates):
+            # A row may begin with weekdays that are off.
+            first = self.after(day, -1) + _DAY
+            if (self.after(day) - first).days > MOST_IN_A_ROW:
                 allowed = f"at most {MOST_IN_A_ROW} days in a row"
-                raise InvalidSchedule(f"days_off: got more from {day} on, expected {allowed}")
+                raise InvalidSchedule(f"days_off: got more from {first} on, expected {allowed}")
 
     def has(self, day: date) -> bool:
         """Tell whether a day is off."""
         return day.weekday() in self._weekdays or day in self._dates
 
     def after(self, day: date, step: int = 1) -> date:
-        """Return a day itself, or the first one from there on that is not off."""
-        for _ in range(MAX_DAYS_OFF * 7):
+        """Return a day itself, or the first one from there on that is not off.
+
+        No more days are passed than may be off in a row, and one.
+        """
+        for _ in range(MOST_IN_A_ROW + 1):
             if not self.has(day):
                 break
             day += step * _DAY
