@@ -41,6 +41,8 @@ MAX_PRIORITY = 2**32 - 1
 MAX_ATTEMPTS = 65_535
 #: How many days off a schedule may have.
 MAX_DAYS_OFF = 1_000
+#: How long a line of cron may be, and the lines of a calendar with their dates.
+MAX_CRON_CHARS, MAX_RRULE_CHARS = 1_000, 10_000
 MAX_LEASE_MS = 7 * 24 * 3_600_000
 MAX_DELAY_MS = 100 * 366 * 24 * 3_600_000
 MAX_ERROR_CHARS = 1_000

@@ -177,6 +177,15 @@ def test_each_list_of_what_is_asked_has_a_bound():
     assert [one for one in lists if one[1].max_length is None] == []
 
 
+@pytest.mark.parametrize(("word", "most"), [("cron", 1_000), ("rrule", 10_000)])
+@pytest.mark.parametrize("verb", ["PUT", "PATCH"])
+async def test_long_rules_are_refused_as_they_are_unpacked(word, most, verb):
+    async with calling() as caller:
+        ask = {"topic": "t", "body": "", word: "x" * (most + 1)}
+        told = await caller.ask(verb, "/v1/schedules/s", ask)
+        assert (caller.status, f"length <= {most}" in str(told)) == (400, True)
+
+
 @pytest.mark.parametrize("text", [b'"a"', rb'"\"a"', b'"a,b"', rb'"\\"'])
 def test_no_more_elements_are_read_than_a_request_may_have(text):
     def body(count):

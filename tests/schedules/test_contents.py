@@ -12,12 +12,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dwell
-from dwell.calendar import rule_of
+from dwell.calendar import rule_of, stated_zone, states_begin
+from dwell.calendar.contents import read
 from dwell.calendar.epoch import to_ms
 from dwell.errors import InvalidSchedule
 from dwell.message import Result
 from dwell.queue.schedules.schedule import moment_text
+from dwell.queue.schedules.words import made
 from tests.http.test_http_api import calling
+from tests.schedules.test_costs import within
 from tests.waiting import until_async
 
 BEGIN = datetime(2027, 3, 26, 2, 30)
@@ -242,3 +245,32 @@ async def test_a_text_over_http():
         answer = await caller.ask("PATCH", path, {"rrule": bad})
         assert caller.status == 400
         assert "in line 3, expected one of DTSTART, EXDATE, RDATE, RRULE" in str(answer)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DTSTART:20300101T000000Z\n" + "RDATE:20300101T000000\n" * 45_000,
+        "RRULE:FREQ=DAILY\n" + " x\n" * 300_000,
+        "FREQ=DAILY" + " " * 10_000,
+    ],
+)
+def test_what_is_too_long_is_refused_before_a_line_of_it_is_read(text):
+    """The event loop of a server reads the zone of each text that it is sent."""
+    for reader in (stated_zone, states_begin, lambda text: made("n", "t", b"", {"rrule": text}, 0)):
+
+        def refused(reader=reader):
+            with pytest.raises(InvalidSchedule, match="characters, at most 10000"):
+                reader(text)
+
+        within(200, refused)
+
+
+@pytest.mark.parametrize("name", ["RDATE", "EXDATE"])
+def test_many_lines_are_read_in_steps_of_their_number(name):
+    lines = "DTSTART:20300101T000000Z\nRRULE:FREQ=DAILY\n" + f"{name}:20300101T000000\n" * 400
+    found = read(lines)
+    assert [len(found.added), len(found.left_out)] == [
+        400 * (name == each) for each in ("RDATE", "EXDATE")
+    ]
+    assert read(lines.replace("FREQ", "F\n R\n E\n Q")) == found

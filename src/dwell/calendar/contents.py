@@ -5,12 +5,13 @@ any number of ``RDATE`` and ``EXDATE``. A line that begins with a space continue
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
 from dwell.calendar.zones import zone_of
 from dwell.errors import InvalidSchedule
+from dwell.message import MAX_RRULE_CHARS
 
 _NAMES = ("DTSTART", "EXDATE", "RDATE", "RRULE")
 _LINE = re.compile(r'([A-Za-z-]+)((?:;[A-Za-z-]+=(?:"[^"]*"|[^":;]*))*):(.*)')
@@ -53,12 +54,17 @@ def read(text: str) -> Contents:
 
     The rule itself is not read. A text of one line is a rule, unless it has the name of another.
     """
+    # The event loop reads it, so what is too long is not even split.
+    if len(text) > MAX_RRULE_CHARS:
+        raise InvalidSchedule(f"rrule: got {len(text)} characters, at most {MAX_RRULE_CHARS}")
     lines = list(_unfolded(text))
     if len(lines) < 2 and not text.lstrip()[:7].upper().startswith(_NAMES[:3]):
         return Contents(lines[0].text if lines else "")
+    added, left_out = list[Stamp](), list[Stamp]()
     found = Contents()
     for line in lines:
-        found = _with(found, line)
+        found = _with(found, line, {"RDATE": added, "EXDATE": left_out})
+    found = found._replace(added=tuple(added), left_out=tuple(left_out))
     if found.rule is None and (found.begin is None or not found.added):
         raise lines[0].refusal("an RRULE, or a DTSTART with RDATE, in one of the lines")
     if found.rule is None:
@@ -80,20 +86,20 @@ def states_begin(text: str) -> bool:
 
 
 def _unfolded(text: str) -> Iterator[_Line]:
-    held: _Line | None = None
+    first, parts = 1, list[str]()
     for number, line in enumerate(re.split(r"\r?\n", text), 1):
-        if held is not None and line[:1] in (" ", "\t") and line.strip():
-            held = held._replace(text=held.text + line[1:])
+        if parts and line[:1] in (" ", "\t") and line.strip():
+            parts.append(line[1:])
         elif line.strip():
-            if held is not None:
-                yield held
-            held = _Line(number, line.strip() if number == 1 else line)
-    if held is not None:
-        yield held._replace(text=held.text.rstrip())
+            if parts:
+                yield _Line(first, "".join(parts))
+            first, parts = number, [line.strip() if number == 1 else line]
+    if parts:
+        yield _Line(first, "".join(parts).rstrip())
 
 
-def _with(found: Contents, line: _Line) -> Contents:
-    """Return what a line says together with the lines before it."""
+def _with(found: Contents, line: _Line, dates: Mapping[str, list[Stamp]]) -> Contents:
+    """Return what a line says with the lines before it; times beside the rule go to ``dates``."""
     if line.text[:5].upper() == "FREQ=":
         line = line._replace(text=f"RRULE:{line.text}")
     match = _LINE.fullmatch(line.text)
@@ -111,9 +117,8 @@ def _with(found: Contents, line: _Line) -> Contents:
         if len(stamps) != 1:
             raise line.refusal("one time")
         return found._replace(begin=stamps[0])
-    if name == "RDATE":
-        return found._replace(added=(*found.added, *stamps))
-    return found._replace(left_out=(*found.left_out, *stamps))
+    dates[name] += stamps
+    return found
 
 
 def _stamps(line: _Line, match: re.Match[str]) -> tuple[Stamp, ...]:

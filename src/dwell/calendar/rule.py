@@ -11,9 +11,7 @@ from dwell.calendar.walls import OnTheWall
 from dwell.calendar.workingdays import without
 from dwell.calendar.zones import zone_of
 from dwell.errors import InvalidSchedule
-
-#: How long a line of cron may be, and the lines of a calendar with their dates.
-_MOST_CHARS = {"cron": 1_000, "rrule": 10_000}
+from dwell.message import MAX_CRON_CHARS
 
 
 class Rule(Protocol):
@@ -68,10 +66,10 @@ def rule_of(kind: str, text: str, zone: str, from_ms: int, days_off: DaysOff | N
     text cannot be read, or the package that reads it is not installed.
     """
     where = zone_of(zone)
-    if len(text) > (most := _MOST_CHARS[kind]):
-        raise InvalidSchedule(f"{kind}: got {len(text)} characters, at most {most}")
     try:
         if kind == "cron":
+            if len(text) > MAX_CRON_CHARS:
+                raise InvalidSchedule(f"cron: got {len(text)} characters, at most {MAX_CRON_CHARS}")
             from dwell.calendar.cron import Cron
 
             return _working(Cron(text, where), days_off)

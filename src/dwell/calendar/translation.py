@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dwell.calendar.dialects import DAYS, MONTHS
 from dwell.errors import InvalidSchedule
+from dwell.message import MAX_CRON_CHARS
 
 #: The first and the last value of each field.
 _BOUNDS = {
@@ -72,12 +73,13 @@ DIALECTS: Mapping[str, Dialect | None] = {
 def translated(line: str, name: str) -> str:
     """Return a line of a dialect as a line of crontab(5), with seconds first if it has six fields.
 
+    One that is too long for any rule is returned as it is.
     Raises InvalidSchedule for an unknown dialect, and if crontab(5) has no equivalent.
     """
     if name not in DIALECTS:
         raise InvalidSchedule(f"dialect: got {name!r:.80}, expected one of {', '.join(DIALECTS)}")
     dialect = DIALECTS[name]
-    if dialect is None or line.lstrip().startswith("@"):
+    if dialect is None or len(line) > MAX_CRON_CHARS or line.lstrip().startswith("@"):
         return line
     given = line.removeprefix("cron(").removesuffix(")") if name == "eventbridge" else line
     fields = _fields(given.split(), line, name, dialect)

@@ -10,6 +10,7 @@ from dwell.message import (
     MAX_ATTEMPTS,
     MAX_BATCH_MESSAGES,
     MAX_CHANGE_MESSAGES,
+    MAX_CRON_CHARS,
     MAX_DAYS_OFF,
     MAX_DELAY_MS,
     MAX_ERROR_CHARS,
@@ -17,6 +18,7 @@ from dwell.message import (
     MAX_LEASE_MS,
     MAX_PRIORITY,
     MAX_QUERY_CHARS,
+    MAX_RRULE_CHARS,
 )
 from dwell.server.http.schemas.words import ConflictWord, StateWord
 from dwell.wire.rows import Line
@@ -397,6 +399,9 @@ When: TypeAlias = Annotated[
 ]
 
 
+#: A line of cron, and a rule of RFC 5545 or the lines of a calendar.
+Cron: TypeAlias = Annotated[str, Meta(max_length=MAX_CRON_CHARS)]
+RRule: TypeAlias = Annotated[str, Meta(max_length=MAX_RRULE_CHARS)]
 Days: TypeAlias = Annotated[
     list[str],
     Meta(max_length=MAX_DAYS_OFF, description="Weekdays (mon to sun) and dates (2030-12-25)."),
@@ -414,9 +419,9 @@ class ScheduleRequest(Request):
     topic: Topic
     body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     body_base64: str | None = None
-    cron: str | None = None
+    cron: Cron | None = None
     dialect: Dialect = "crontab"
-    rrule: str | None = None
+    rrule: RRule | None = None
     every: Span | None = None
     every_ms: Whole | None = None
     zone: str = "UTC"
@@ -449,9 +454,9 @@ class ScheduleChange(Request):
     topic: Topic | UnsetType = UNSET
     body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     body_base64: str | None = None
-    cron: str | UnsetType | None = UNSET
+    cron: Cron | UnsetType | None = UNSET
     dialect: Dialect | UnsetType | None = UNSET
-    rrule: str | UnsetType | None = UNSET
+    rrule: RRule | UnsetType | None = UNSET
     every: Span | UnsetType | None = UNSET
     every_ms: Whole | UnsetType | None = UNSET
     zone: str | UnsetType | None = UNSET
