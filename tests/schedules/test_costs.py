@@ -3,6 +3,7 @@
 import sys
 import tracemalloc
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 import pytest
 
@@ -104,6 +105,20 @@ def test_days_off_are_not_walked_through(rule, when_off):
         assert last is None or last <= ms
 
 
+@pytest.mark.parametrize("when_off", ["before", "after"])
+@pytest.mark.parametrize("rule", ["* * * * * *", f"FREQ=MINUTELY;BYSECOND={SECONDS}"])
+def test_no_times_of_a_day_are_made_in_vain(rule, when_off):
+    """Some days come after or before days off, whose times they have as well."""
+    kind = (None, rule) if rule.startswith("FREQ") else (rule, None)
+    days = ("2026-04-08", "2026-04-09", "sat", "sun")
+    found = times_of(*kind, None, "UTC", None, None, days, when_off)
+    for hour in range(12, 240, 24):
+        ms = END_MS + hour * 3_600_000
+        last = within(5_000, lambda ms=ms: found.before(ms))
+        to_do = within(10_000, lambda ms=ms: plan(found, ms - 1000, ms, "once", 60_000))
+        assert to_do.fired_ms in (last, None)
+
+
 @pytest.mark.parametrize("name", ["MINUTELY", "HOURLY;BYMINUTE=0,10,20,30,40,50"])
 def test_days_that_are_left_out_are_not_walked_through(name):
     first = datetime(2026, 1, 1, tzinfo=UTC)
@@ -112,6 +127,37 @@ def test_days_that_are_left_out_are_not_walked_through(name):
     last_ms, next_ms = to_ms(first), to_ms(first) + 1000 * DAY_MS
     assert within(MOST_CALLS, lambda: rule.after(last_ms)) == next_ms
     assert within(MOST_CALLS, lambda: rule.before(next_ms - 1)) < last_ms
+
+
+_WEEK = "MO,TU,WE,TH,FR,SA,SU"
+_EACH_HALF_HOUR = f"BYDAY={_WEEK};BYHOUR={','.join(map(str, range(24)))};BYMINUTE=0,30"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"YEARLY;{_EACH_HALF_HOUR}",
+        f"WEEKLY;{_EACH_HALF_HOUR};BYSETPOS=1,49,97,145,193,241,289",
+    ],
+)
+def test_days_that_are_left_out_list_no_step_again(name):
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    days = ",".join(f"{first + timedelta(days=day):%Y%m%d}" for day in range(350))
+    rule = times(f"FREQ={name}\nEXDATE;VALUE=DATE:{days}")
+    assert within(MOST_CALLS, lambda: rule.after(to_ms(first))) > to_ms(first) + 349 * DAY_MS
+
+
+@pytest.mark.parametrize("when_off", ["skip", "before", "after"])
+@pytest.mark.parametrize("name", ["YEARLY", "MONTHLY", "WEEKLY"])
+def test_days_off_list_no_step_again(name, when_off):
+    positions = ";BYSETPOS=1,2,3,-1" if name == "WEEKLY" else ""
+    rule = f"FREQ={name};{_EACH_HALF_HOUR}{positions}"
+    found = times_of(None, rule, None, "UTC", None, None, ("sat", "sun", "wed"), when_off)
+
+    def listed():
+        return list(islice(found.following(END_MS), 4_000 if name != "WEEKLY" else 40))
+
+    assert len(within(MOST_CALLS, listed)) > 30
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ The library that knows weeks of a year and Easter computes one step only. It wou
 9999 for a rule that never fires, and cannot walk backwards.
 """
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 
 from dateutil.rrule import rrule
 
@@ -25,16 +27,20 @@ class Months:
     def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
         """Yield the wall-clock times from ``start`` to ``stop``, in order."""
         for month in self._steps(start, stop):
-            yield from (wall for wall in self._of_step(month) if start <= wall <= stop)
+            walls = self._of_step(month)
+            for place in range(bisect_left(walls, start), bisect_right(walls, stop)):
+                yield walls[place]
 
     def back(self, start: datetime, stop: datetime) -> Iterator[datetime]:
         """Yield the same, the last first."""
         for month in reversed(self._steps(start, stop)):
-            yield from (wall for wall in self._of_step(month)[::-1] if start <= wall <= stop)
+            walls = self._of_step(month)
+            for place in reversed(range(bisect_left(walls, start), bisect_right(walls, stop))):
+                yield walls[place]
 
     def check(self) -> None:
         """Raise the error of the library at the first step, if any."""
-        self._listed(self._begin)
+        _listed(self, self._begin)
 
     def _steps(self, start: datetime, stop: datetime) -> range:
         passed = (self._number(start) - self._begin) // self._months
@@ -44,13 +50,23 @@ class Months:
         """Return the number of the month that begins the step."""
         return wall.year * 12 + (0 if self._is_yearly else wall.month - 1)
 
-    def _of_step(self, month: int) -> list[datetime]:
+    def _of_step(self, month: int) -> Sequence[datetime]:
         try:
-            return self._listed(month)
+            return _listed(self, month)
         except IndexError:
             # So many days after Easter are not in each year.
             return []
 
-    def _listed(self, month: int) -> list[datetime]:
+    def listed(self, month: int) -> Sequence[datetime]:
+        """Return all times of the step that a month begins; raises what the library does."""
         begin = datetime(month // 12, month % 12 + 1, 1)
         return list(self._rule.replace(dtstart=begin, interval=_NO_SECOND_STEP))
+
+
+@lru_cache(maxsize=4)
+def _listed(months: Months, month: int) -> Sequence[datetime]:
+    """Return the times of a step: walks that begin anew after each day off are often in the same.
+
+    Few are kept, as a year may have a hundred thousand.
+    """
+    return months.listed(month)

@@ -6,6 +6,7 @@ begins: what comes before the begin has a position too.
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import groupby
 
 from dwell.calendar.walls import Walls
@@ -37,18 +38,32 @@ class Positions:
 
     def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
         """Yield the wall-clock times from ``start`` to ``stop``, in order."""
-        for _, step in groupby(self._walls.ahead(*self._steps(start, stop)), self._begin):
-            yield from (wall for wall in self._picked(list(step)) if start <= wall <= stop)
+        for step in self._steps(start, stop, 1):
+            yield from (wall for wall in step if start <= wall <= stop)
 
     def back(self, start: datetime, stop: datetime) -> Iterator[datetime]:
         """Yield the same, the last first."""
-        for _, step in groupby(self._walls.back(*self._steps(start, stop)), self._begin):
-            picked = self._picked(list(step)[::-1])
-            yield from (wall for wall in picked[::-1] if start <= wall <= stop)
+        for step in self._steps(start, stop, -1):
+            yield from (wall for wall in reversed(step) if start <= wall <= stop)
 
-    def _steps(self, start: datetime, stop: datetime) -> tuple[datetime, datetime]:
-        """Return the begin of the first step and the end of the last one."""
-        return self._begin(start), self._begin(stop) + self._size - timedelta.resolution
+    def of_week(self, begin: datetime) -> Sequence[datetime]:
+        """Return what is picked of a week, in order."""
+        return self._picked(list(self._walls.ahead(begin, self._end(begin))))
+
+    def _steps(self, start: datetime, stop: datetime, way: int) -> Iterator[Sequence[datetime]]:
+        """Yield what is picked of each step, from the begin of the first to the end of the last."""
+        first, last = self._begin(start), self._begin(stop)
+        if self._size == _SIZES["WEEKLY"]:
+            weeks = range((last - first) // self._size + 1)
+            for number in weeks[::way]:
+                yield _of_week(self, first + number * self._size)
+            return
+        walk = self._walls.ahead if way > 0 else self._walls.back
+        for _, step in groupby(walk(first, self._end(last)), self._begin):
+            yield self._picked(list(step)[::way])
+
+    def _end(self, begin: datetime) -> datetime:
+        return begin + self._size - timedelta.resolution
 
     def _begin(self, wall: datetime) -> datetime:
         return wall - (wall - self._first) % self._size
@@ -57,3 +72,9 @@ class Positions:
         size = len(step)
         places = {place - 1 if place > 0 else size + place for place in self._positions}
         return [step[place] for place in sorted(places) if 0 <= place < size]
+
+
+@lru_cache(maxsize=4)
+def _of_week(positions: Positions, begin: datetime) -> Sequence[datetime]:
+    """Return what is picked of a week: walks that begin anew after each day off are in the same."""
+    return positions.of_week(begin)

@@ -1,7 +1,8 @@
 """Working days: the times of a rule without those on days off, or with these on other days."""
 
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from heapq import merge
 from itertools import groupby
 
 from dwell.calendar.daysoff import MOST_IN_A_ROW, DaysOff
@@ -24,6 +25,7 @@ class WorkingDays:
     def __init__(self, walls: Walls, off: DaysOff, begin: datetime, until: datetime) -> None:
         self._walls, self._off = walls, off
         self._begin, self._until = begin, until
+        self._last: tuple[date, tuple[date, date]] | None = None
 
     def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
         """Yield the wall-clock times from ``start`` to ``stop``, in order."""
@@ -56,22 +58,60 @@ class WorkingDays:
                 return
 
     def _moved(self, start: datetime, stop: datetime, step: int) -> Iterator[datetime]:
-        # The days before the first one, or after the last one, may be moved into the span.
-        first, last = start.date(), stop.date()
-        if self._off.step > 0:
-            first = self._off.after(first - _DAY, -1)
-        else:
-            last = self._off.after(last + _DAY)
-        found = self._inner(_midnight(first), _end(last), step)
-        for day, walls in groupby(found, lambda wall: self._off.after(wall.date(), self._off.step)):
-            for wall in sorted({_on(day, wall) for wall in walls})[::step]:
-                if start <= wall <= stop:
+        low, high = self._sources(start, stop)
+        while True:
+            for wall in self._inner(low, high, step):
+                first, last = self._row(wall.date())
+                if first == last:
                     yield wall
+                    continue
+                yield from self._of_row(first, last, (start, stop), step)
+                # The walk goes on beside the days whose times are known with this one.
+                low, high = (
+                    (_midnight(last + _DAY), high) if step > 0 else (low, _end(first - _DAY))
+                )
+                break
+            else:
+                return
 
+    def _sources(self, start: datetime, stop: datetime) -> tuple[datetime, datetime]:
+        """Return from when to when times may be moved into a span."""
+        first, last = self._row(start.date())
+        low = start if first == last else _midnight(first)
+        first, last = self._row(stop.date())
+        return low, stop if first == last else _end(last)
 
-def _on(day: date, wall: datetime) -> datetime:
-    """Return a time on another day, where it does not come a second time."""
-    return wall if wall.date() == day else datetime.combine(day, wall.time().replace(fold=0))
+    def _row(self, day: date) -> tuple[date, date]:
+        """Return the first and the last day whose times are on the same day as those of one."""
+        known = self._last
+        if known is None or known[0] != day:
+            step = self._off.step
+            target = self._off.after(day, step)
+            other = self._off.after(target - step * _DAY, -step) + step * _DAY
+            self._last = known = day, (min(target, other), max(target, other))
+        return known[1]
+
+    def _of_row(
+        self, first: date, last: date, span: tuple[datetime, datetime], step: int
+    ) -> Iterator[datetime]:
+        """Yield the times of some days on the one that is not off: none is made in vain."""
+        target = last if self._off.step > 0 else first
+        start, stop = max(span[0], _midnight(target)), min(span[1], _end(target))
+        if start > stop:
+            return
+        days = [first + number * _DAY for number in range((last - first).days + 1)]
+        times = [self._on(day, target, start.time(), stop.time(), step) for day in days]
+        for (wall, _), _ in groupby(merge(*times, reverse=step < 0), lambda one: (one, one.fold)):
+            yield wall
+
+    def _on(
+        self, day: date, target: date, start: time, stop: time, step: int
+    ) -> Iterator[datetime]:
+        """Yield the times of a day on another one, where none comes a second time."""
+        low, high = datetime.combine(day, start), datetime.combine(day, stop)
+        for wall in self._inner(low, high, step):
+            moved = datetime.combine(target, wall.time().replace(fold=0))
+            yield wall if day == target else moved
 
 
 def _midnight(day: date) -> datetime:
