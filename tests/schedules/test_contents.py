@@ -274,3 +274,39 @@ def test_many_lines_are_read_in_steps_of_their_number(name):
         400 * (name == each) for each in ("RDATE", "EXDATE")
     ]
     assert read(lines.replace("FREQ", "F\n R\n E\n Q")) == found
+
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("begin", "rule"),
+    [
+        ("19600315", "FREQ=YEARLY;COUNT=100"),
+        ("20270315", "FREQ=YEARLY;COUNT=60"),
+        ("19700101", "FREQ=MONTHLY;COUNT=1200"),
+        ("19700101", "FREQ=WEEKLY;COUNT=5000"),
+    ],
+)
+def test_a_count_ends_however_long_it_takes(begin, rule):
+    text = f"DTSTART:{begin}T090000Z\nRRULE:{rule}"
+    found = rule_of("rrule", text, "UTC", 0)
+    expected = [to_ms(one) for one in rrulestr(text) if one > NOW]
+    assert list(found.following(to_ms(NOW))) == expected
+    assert found.before(expected[-1] + 40 * 366 * 86_400_000) == expected[-1]
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_open"),
+    [
+        ("FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR", True),
+        ("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29", True),
+        ("FREQ=DAILY;BYMONTH=2;BYMONTHDAY=29", True),
+        ("FREQ=DAILY;INTERVAL=7;BYDAY=TU", False),
+    ],
+)
+def test_a_count_that_is_far_from_its_end_is_not_counted_to_it(rule, is_open):
+    """Ten thousand of these would be in the year 9999, if there are so many."""
+    text = f"DTSTART:19700105T090000Z\nRRULE:{rule};COUNT=10000"
+    found = within(1_000_000, lambda: rule_of("rrule", text, "UTC", 0))
+    assert (next(found.following(to_ms(NOW)), None) is not None) is is_open

@@ -42,9 +42,9 @@ class Cron(OnTheWall):
         """Return the moments when the line fires for a wall-clock time."""
         return [self._zone.first(wall)] if self._names_time else self._zone.all(wall)
 
-    def _stop(self, start: datetime) -> datetime:
+    def _ahead(self, start: datetime) -> Iterator[datetime]:
         # Days end it that have been without a time for long.
-        return LAST
+        return self._walls.ahead(start, LAST)
 
 
 class _Lines:

@@ -7,7 +7,7 @@ it and leave out others.
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from math import prod
 from zoneinfo import ZoneInfo
@@ -20,13 +20,15 @@ from dwell.calendar.days import Days
 from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
 from dwell.calendar.months import Months
 from dwell.calendar.positions import Positions
-from dwell.calendar.walls import CHANGE, HORIZON, LAST, OnTheWall, Walls, Zone
+from dwell.calendar.walls import CHANGE, HORIZON, LAST, OnTheWall, Walls, Zone, ahead_to_gap
 from dwell.calendar.zones import zone_of
 from dwell.errors import InvalidSchedule
 
 #: How long a rule may be, beside the dates that are added and left out.
 _MOST_CHARS = 1_000
 _MOST_COUNT = 10_000
+#: For how long times are counted: some rules would be walked to the year 9999.
+_MOST_COUNTED = timedelta(days=500 * 366)
 _MOST_INTERVAL = 100_000
 #: How many times a day may have: each of them is made when a rule is read.
 _MOST_TIMES = 288
@@ -110,10 +112,13 @@ def _ruled(
     walls = _parsed(text, parts, begin)
     if count:
         # The counted times are walked once, so later walks need not start at the begin.
-        stop = min(bounds.until, begin + HORIZON if begin < LAST - HORIZON else LAST)
-        ahead = walls.ahead(begin, stop)
-        counted = list(islice((w for w in ahead if there.shifted(w) >= begin_ms), count))
-        bounds = bounds._replace(until=counted[-1] if counted else begin)
+        most = min(bounds.until, begin + _MOST_COUNTED if begin < LAST - _MOST_COUNTED else LAST)
+        ahead = (w for w in ahead_to_gap(walls, begin, most) if there.shifted(w) >= begin_ms)
+        counted = list(islice(ahead, count))
+        last = counted[-1] if counted else begin
+        # A rule that is not counted to its end goes on.
+        if len(counted) == count or last < most - HORIZON:
+            bounds = bounds._replace(until=last)
     return walls, bounds
 
 

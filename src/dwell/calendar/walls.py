@@ -113,7 +113,7 @@ class OnTheWall:
         wall, held = self._zone.wall(ms), list[int]()
         low, high = self._zone.offsets(wall)
         start = max(wall - (high - low), self._begin)
-        for one in self._walls.ahead(start, self._stop(start)):
+        for one in self._ahead(start):
             low, high = self._zone.offsets(one)
             # A time that clocks skip is shifted past later wall-clock times, so each moment is
             # held until no following time can come before it.
@@ -143,9 +143,20 @@ class OnTheWall:
                     last = found
         return last
 
-    def _stop(self, start: datetime) -> datetime:
-        """Return the end of a walk that begins at a time."""
-        return min(self._until, start + HORIZON if start < LAST - HORIZON else LAST)
+    def _ahead(self, start: datetime) -> Iterator[datetime]:
+        """Yield the times on the wall from one on, in order."""
+        return ahead_to_gap(self._walls, start, self._until)
+
+
+def ahead_to_gap(walls: Walls, start: datetime, stop: datetime) -> Iterator[datetime]:
+    """Yield the times from ``start`` to ``stop``, in order: none after a gap of 50 years."""
+    last: datetime | None = start
+    while last is not None and start <= stop:
+        end, last = min(stop, start + HORIZON if start < LAST - HORIZON else LAST), None
+        for last in walls.ahead(start, end):
+            yield last
+        if last is not None:
+            start = last + timedelta.resolution
 
 
 def _as_utc_ms(wall: datetime) -> int:
