@@ -7,6 +7,7 @@ from itertools import islice
 
 import pytest
 
+from dwell.calendar import DaysOff
 from dwell.calendar.epoch import to_ms
 from dwell.errors import InvalidSchedule
 from dwell.queue.schedules.times import plan, times_of
@@ -208,3 +209,20 @@ def test_a_rule_that_is_kept_is_small(rule):
     finally:
         tracemalloc.stop()
     assert size_bytes / len(kept) < 20_000
+
+
+def test_days_off_that_are_kept_are_small():
+    """Numbers in an array; a date in a set takes a hundred bytes."""
+    first = datetime(2027, 1, 1, tzinfo=UTC).date()
+    days = [
+        tuple(str(first + timedelta(days=2 * n + 2000 * i)) for n in range(800)) for i in (0, 1)
+    ]
+    DaysOff(days[0], "skip")
+    tracemalloc.start()
+    try:
+        kept = DaysOff(days[1], "skip")
+        size_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept.has(first + timedelta(days=2000))
+    assert size_bytes < 20_000

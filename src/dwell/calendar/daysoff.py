@@ -1,5 +1,7 @@
 """Days off: weekdays and dates on which a rule does not fire, or fires on another day instead."""
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import date, timedelta
 
@@ -26,8 +28,10 @@ class DaysOff:
         self._weekdays = {WEEKDAYS.index(day) for day in days if day in WEEKDAYS}
         if len(self._weekdays) == len(WEEKDAYS):
             raise InvalidSchedule("days_off: got all weekdays, expected one that is not off")
-        self._dates = {_date(day) for day in days if day not in WEEKDAYS}
-        for day in sorted(self._dates):
+        dates = sorted({_date(day) for day in days if day not in WEEKDAYS})
+        # Two thousand rules are kept, and a number is a tenth of a date.
+        self._dates = array("l", [day.toordinal() for day in dates])
+        for day in dates:
             # A row may begin with weekdays that are off.
             first = self.after(day, -1) + _DAY
             if (self.after(day) - first).days > MOST_IN_A_ROW:
@@ -36,7 +40,11 @@ class DaysOff:
 
     def has(self, day: date) -> bool:
         """Tell whether a day is off."""
-        return day.weekday() in self._weekdays or day in self._dates
+        if day.weekday() in self._weekdays:
+            return True
+        number = day.toordinal()
+        place = bisect_left(self._dates, number)
+        return place < len(self._dates) and self._dates[place] == number
 
     def after(self, day: date, step: int = 1) -> date:
         """Return a day itself, or the first one from there on that is not off.
