@@ -310,3 +310,14 @@ def test_a_count_that_is_far_from_its_end_is_not_counted_to_it(rule, is_open):
     text = f"DTSTART:19700105T090000Z\nRRULE:{rule};COUNT=10000"
     found = within(1_000_000, lambda: rule_of("rrule", text, "UTC", 0))
     assert (next(found.following(to_ms(NOW)), None) is not None) is is_open
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+async def test_a_zone_that_is_given_back_is_that_of_the_text(zone):
+    async with dwell.open("memory:") as queue:
+        text = "DTSTART;TZID=Europe/Berlin:20260101T090000\nRRULE:FREQ=DAILY"
+        await queue.schedules.put("s", "t", b"", rrule=text)
+        assert await queue.schedules.change("s", zone=zone) is Result.KEPT
+        assert (await queue.schedules.get("s")).schedule.zone == "Europe/Berlin"
+        with pytest.raises(InvalidSchedule, match="expected Europe/Berlin, as DTSTART says"):
+            await queue.schedules.change("s", zone="America/New_York")

@@ -116,6 +116,9 @@ def changed(old: Schedule, words: Mapping[str, object], now_ms: int) -> Schedule
         is_default = value is None and word not in _NEEDED
         fields[field] = getattr(plain, field) if is_default else read(value, now_ms)
     new = replace(old, **fields)
+    if "zone" in words and new.zone == "UTC" and new.rrule is not None:
+        # The default gives way to the zone of the text, also of one that was there before.
+        new = replace(new, zone=stated_zone(new.rrule) or "UTC")
     new.check()
     return new
 
