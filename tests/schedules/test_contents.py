@@ -321,3 +321,16 @@ async def test_a_zone_that_is_given_back_is_that_of_the_text(zone):
         assert (await queue.schedules.get("s")).schedule.zone == "Europe/Berlin"
         with pytest.raises(InvalidSchedule, match="expected Europe/Berlin, as DTSTART says"):
             await queue.schedules.change("s", zone="America/New_York")
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ("FREQ=DAILY;FREQ=WEEKLY", "expected each part once"),
+        ("FREQ=DAILY;BYHOUR=1;BYHOUR=2", "expected each part once"),
+        ("FREQ=DAILY;UNTIL=20270101Z", "expected an UNTIL such as"),
+    ],
+)
+def test_a_part_that_says_two_things_is_refused(rule, told):
+    with pytest.raises(InvalidSchedule, match=told):
+        rule_of("rrule", rule, "UTC", 0)

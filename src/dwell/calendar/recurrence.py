@@ -151,7 +151,7 @@ def _until(until: str, text: str, zone: ZoneInfo, begin: datetime) -> Bounds:
 
     One in UTC is a moment, and clocks that are set may show more or less before it.
     """
-    found = re.fullmatch(r"([0-9]{8})(T[0-9]{6})?(Z?)", until)
+    found = re.fullmatch(r"([0-9]{8})(?:(T[0-9]{6})(Z?))?", until)
     try:
         if found is None:
             raise ValueError
@@ -170,8 +170,10 @@ def _until(until: str, text: str, zone: ZoneInfo, begin: datetime) -> Bounds:
 def _parts(text: str) -> dict[str, str]:
     """Return the parts of a rule; raises InvalidSchedule."""
     plain = text.upper().removeprefix("RRULE:").removesuffix(";")
-    parts = dict(part.partition("=")[::2] for part in plain.split(";"))
-    if problem := _problem(parts):
+    said = [part.partition("=")[::2] for part in plain.split(";")]
+    parts = dict(said)
+    twice = "each part once" if len(parts) < len(said) else None
+    if problem := twice or _problem(parts):
         raise InvalidSchedule(f"rrule: got {text!r:.80}, expected {problem}")
     return parts
 
