@@ -253,6 +253,29 @@ async def test_connections_that_were_lost_with_nothing_held_slow_a_source_for_a_
     assert sorted(one.body for one in left) == sorted({b"%d" % at for at in range(COUNT)} - done)
 
 
+async def test_a_broker_that_is_away_narrows_nothing(queue_of_numbers, monkeypatch):
+    """Only a connection that there was can have broken at a message."""
+    source = rabbitmq.RabbitMQSource(queue_of_numbers.source)
+
+    async def away():
+        raise BrokerUnreachable("away")
+
+    try:
+        async with asyncio.timeout(60):
+            await source.done(await source.read(COUNT))
+            prefetch = source._prefetch
+            await source._connection.close()
+            with monkeypatch.context() as patch:
+                patch.setattr(source._connection, "channel", away)
+                for _ in range(9):
+                    with pytest.raises(BrokerUnreachable):
+                        await source.read(COUNT)
+            await source.read(COUNT)
+            assert source._prefetch == prefetch
+    finally:
+        await source.close()
+
+
 async def test_what_is_read_again_after_an_outage_is_held(topics, tmp_path, monkeypatch):
     """A read that is tried again goes back itself, so what it gives is not to be dropped."""
     mine = topics(1)

@@ -55,6 +55,8 @@ class RabbitMQSource:
         self._tag = ""
         self._prefetch = self._address.prefetch
         self._held, self._had_no_room = 0, False
+        #: The last connection that was judged by what of its messages was held.
+        self._judged = 0
         self._records: deque[Record] = deque()
         self._deferred: deque[Record] = deque()
         self._rested_s = 0.0
@@ -173,9 +175,13 @@ class RabbitMQSource:
         to be held first; then only that message is left. Messages that were read and have no room
         do not count as such.
         """
+        if self._judged == self._connection.generation:
+            # There was no other connection since: the broker is away.
+            return
+        self._judged = self._connection.generation
         if self._held or self._had_no_room:
             self._prefetch = min(self._prefetch * 2, self._address.prefetch)
-        elif self._connection.generation:
+        else:
             self._prefetch = max(self._prefetch // 8, 1)
         if self._prefetch == 1 < self._address.prefetch:
             _log.warning("%s: the connection breaks at one message again", self._address.queue)
