@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,11 @@ def is_interrupted(tmp_path, folder, number):
     try:
         with dwell.open(server.url) as queue:
             words = ["--json", "--store", server.url, "import", folder]
-            process = subprocess.Popen([PROGRAM, *words], stdout=subprocess.PIPE, text=True)
+            # A run in the background of a shell leaves its programs deaf to interrupts.
+            hears = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+            process = subprocess.Popen(
+                [PROGRAM, *words], stdout=subprocess.PIPE, text=True, preexec_fn=hears
+            )
             is_over(process, queue, 1)
             process.send_signal(signal.SIGINT)
             told = json.loads(process.communicate()[0])
