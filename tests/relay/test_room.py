@@ -185,6 +185,12 @@ def queue_of_numbers(queues):
     return mine
 
 
+async def check_left(mine, done):
+    """Check that a queue of numbers still has all messages but those that are done."""
+    left = await asyncio.to_thread(mine.read, mine.came, COUNT - len(done))
+    assert sorted(one.body for one in left) == sorted({b"%d" % at for at in range(COUNT)} - done)
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_only_what_is_done_is_acked_and_what_is_deferred_keeps_its_id(
     queue_of_numbers, seed, monkeypatch
@@ -209,8 +215,7 @@ async def test_only_what_is_done_is_acked_and_what_is_deferred_keeps_its_id(
                 done |= {one.body for one in good}
     finally:
         await source.close()
-    left = await asyncio.to_thread(mine.read, mine.came, COUNT - len(done))
-    assert sorted(one.body for one in left) == sorted({b"%d" % at for at in range(COUNT)} - done)
+    await check_left(mine, done)
 
 
 async def test_connections_that_are_lost_while_a_topic_is_full_narrow_nothing(queue_of_numbers):
@@ -249,8 +254,7 @@ async def test_connections_that_were_lost_with_nothing_held_slow_a_source_for_a_
                 done |= {one.body for one in found}
     finally:
         await source.close()
-    left = await asyncio.to_thread(queue_of_numbers.read, queue_of_numbers.came, COUNT - len(done))
-    assert sorted(one.body for one in left) == sorted({b"%d" % at for at in range(COUNT)} - done)
+    await check_left(queue_of_numbers, done)
 
 
 async def test_a_broker_that_is_away_narrows_nothing(queue_of_numbers, monkeypatch):

@@ -1,5 +1,6 @@
 """Columns that make a value only when it is read."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Generic, TypeVar, overload
@@ -192,6 +193,10 @@ def chained(many: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
 def queue_id(row: int, seq: int) -> str:
     """Return the id of a message that came without one."""
     return f"{QUEUE_ID_MARK}{row:x}-{seq:x}"
+
+
+#: The id of a message that an import or a takeover has moved: :func:`moved_mark`, and the rest.
+MOVED = re.compile(r"moved-[0-9a-f]{8}-(?P<rest>(?:[0-9a-f]{1,8}-)?[0-9a-f]{1,24})")
 
 
 def moved_mark(number: int) -> str:

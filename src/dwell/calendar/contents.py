@@ -7,6 +7,7 @@ any number of ``RDATE`` and ``EXDATE``. A line that begins with a space continue
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from dwell.calendar.zones import zone_of
@@ -29,7 +30,7 @@ class Stamp(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a text says: its rule, its begin, and the times to add and to leave out."""
+    """The contents of a text: its rule, its begin, and the times to add and to leave out."""
 
     rule: str | None = None
     begin: Stamp | None = None
@@ -49,8 +50,10 @@ class _Line(NamedTuple):
         )
 
 
+# A put asks for the zone and the begin of the text before it makes the rule.
+@lru_cache(maxsize=4)
 def read(text: str) -> Contents:
-    """Return what a text says; raises InvalidSchedule.
+    """Return the contents of a text; raises InvalidSchedule.
 
     The rule itself is not read. A text of one line is a rule, unless it has the name of another.
     """
@@ -99,7 +102,7 @@ def _unfolded(text: str) -> Iterator[_Line]:
 
 
 def _with(found: Contents, line: _Line, dates: Mapping[str, list[Stamp]]) -> Contents:
-    """Return what a line says with the lines before it; times beside the rule go to ``dates``."""
+    """Return the contents with a further line; its added and left out times go to ``dates``."""
     if line.text[:5].upper() == "FREQ=":
         line = line._replace(text=f"RRULE:{line.text}")
     match = _LINE.fullmatch(line.text)

@@ -1,4 +1,4 @@
-"""Dates: times that a recurrence has beside those of its rule, and times and days left out.
+"""Dates: times that are added to a rule, and times and days that are left out.
 
 Both are kept as numbers in arrays, as two thousand rules are kept.
 """
@@ -31,7 +31,7 @@ class LeftOut:
         self._days = array("l", sorted(day.toordinal() for day in days))
 
     def has(self, ms: int) -> bool:
-        """Tell whether a moment is left out by itself."""
+        """Tell whether a single moment is left out."""
         return _has(self._moments_ms, ms)
 
     def has_day(self, day: date) -> bool:
@@ -40,7 +40,7 @@ class LeftOut:
 
 
 class Dated:
-    """The wall-clock times of a rule within its bounds, with those that are added and left out.
+    """The wall-clock times of a rule within its bounds, with the added and without the left out.
 
     ``added_ms`` are moments, and not left out. The second of two times that look the same has its
     ``fold``.

@@ -1,7 +1,7 @@
 """Positions: of the times in each step of a recurrence, the first, the last or others (BYSETPOS).
 
-The steps are minutes, hours, days or weeks. A step counts in full, also the one in which the rule
-begins: what comes before the begin has a position too.
+The steps are minutes, hours, days or weeks. A step counts in full, also when the rule begins in the
+middle of it: times before the begin have positions too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _SIZES = {
     "DAILY": timedelta(days=1),
     "WEEKLY": timedelta(days=7),
 }
-#: A moment of the weekday 0, at which minutes, hours, days and weeks begin.
+#: A moment of the weekday 0 when a minute, an hour, a day and a week begin.
 _MONDAY = datetime(1900, 1, 1)
 
 
@@ -76,5 +76,5 @@ class Positions:
 
 @lru_cache(maxsize=4)
 def _of_week(positions: Positions, begin: datetime) -> Sequence[datetime]:
-    """Return what is picked of a week: walks that begin anew after each day off are in the same."""
+    """Return the picked times of a week; walks often restart in the same one."""
     return positions.of_week(begin)

@@ -62,8 +62,8 @@ def rule_of(kind: str, text: str, zone: str, from_ms: int, days_off: DaysOff | N
     """Return the rule of a text, in a zone; ``kind`` is ``cron`` or ``rrule``.
 
     A recurrence begins at ``from_ms`` unless it states its begin, and is in ``zone`` unless that is
-    UTC and it states another one. Raises InvalidSchedule if the
-    text cannot be read, or the package that reads it is not installed.
+    UTC and it states another one. Raises InvalidSchedule if the text cannot be read, or the package
+    that reads it is not installed.
     """
     where = zone_of(zone)
     try:

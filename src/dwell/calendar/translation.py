@@ -73,8 +73,8 @@ DIALECTS: Mapping[str, Dialect | None] = {
 def translated(line: str, name: str) -> str:
     """Return a line of a dialect as a line of crontab(5), with seconds first if it has six fields.
 
-    One that is too long for any rule is returned as it is.
-    Raises InvalidSchedule for an unknown dialect, and if crontab(5) has no equivalent.
+    A line that is too long for any rule is returned as it is. Raises InvalidSchedule for an unknown
+    dialect, and if crontab(5) has no equivalent.
     """
     if name not in DIALECTS:
         raise InvalidSchedule(f"dialect: got {name!r:.80}, expected one of {', '.join(DIALECTS)}")

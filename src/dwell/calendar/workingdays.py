@@ -66,7 +66,7 @@ class WorkingDays:
                     yield wall
                     continue
                 yield from self._of_row(first, last, (start, stop), step)
-                # The walk goes on beside the days whose times are known with this one.
+                # The walk goes on after, or before, all days of this row.
                 low, high = (
                     (_midnight(last + _DAY), high) if step > 0 else (low, _end(first - _DAY))
                 )
@@ -82,7 +82,7 @@ class WorkingDays:
         return low, stop if first == last else _end(last)
 
     def _row(self, day: date) -> tuple[date, date]:
-        """Return the first and the last day whose times are on the same day as those of one."""
+        """Return the first and the last day whose times go where those of a day go."""
         known = self._last
         if known is None or known[0] != day:
             step = self._off.step
@@ -94,7 +94,7 @@ class WorkingDays:
     def _of_row(
         self, first: date, last: date, span: tuple[datetime, datetime], step: int
     ) -> Iterator[datetime]:
-        """Yield the times of some days on the one that is not off: none is made in vain."""
+        """Yield the times of a row on its day that is not off, and make no others."""
         target = last if self._off.step > 0 else first
         start, stop = max(span[0], _midnight(target)), min(span[1], _end(target))
         if start > stop:

@@ -203,9 +203,9 @@ def known_settings(manifest: Manifest) -> tuple[dict[str, dict[str, Any]], list[
     Raises InvalidInput for a topic or a value that no store takes.
     """
     found, strange = {}, set[str]()
+    names = TopicSettings.__struct_fields__
     for topic, given in manifest.settings.items():
         values.topic(topic, "settings")
-        names = TopicSettings.__struct_fields__
         strange |= {name for name in given if name not in names}
         found[topic] = {name: value for name, value in given.items() if name in names}
         try:

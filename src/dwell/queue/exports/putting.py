@@ -1,7 +1,6 @@
 """Putting the messages of an export: a row group at a time, topic by topic, and all counted."""
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dwell.batch.blobs import moved_mark
+from dwell.batch.blobs import MOVED, moved_mark
 from dwell.batch.puts import PUT_ARRAYS, PutAnswer, Puts
 from dwell.batch.results import counts_of
 from dwell.clock import Clock
@@ -52,8 +51,6 @@ from dwell.tasks import finished, whole
 DEAD = ("keep", "put", "skip")
 #: How many topics are put into at a time.
 _TOPICS = 16
-#: The id of a message that an import or a takeover has moved.
-_MOVED = re.compile(r"moved-[0-9a-f]{8}-(?P<rest>(?:[0-9a-f]{1,8}-)?[0-9a-f]{1,24})")
 #: Numbers of messages are below 2^63, and those of Redis have at most so many digits.
 _MOST_NUMBER, _MOST_DIGITS = 2**63 - 1, 14
 #: A message that is put dead has expired so long ago, whatever the clocks of two machines say.
@@ -61,7 +58,7 @@ _EXPIRED_MS = 60_000
 
 
 class _Target(Protocol):
-    """What an import needs of a queue."""
+    """The methods of a queue that an import calls."""
 
     @property
     def clock(self) -> Clock: ...
@@ -208,7 +205,7 @@ class Importer:
         """Return under which id and number a message may be in the store; None if put tells it."""
         if id_.startswith(QUEUE_ID_MARK):
             return id_, number & _MOST_NUMBER
-        moved = _MOVED.fullmatch(id_)
+        moved = MOVED.fullmatch(id_)
         if moved is not None and (topic, id_) not in self._rivals:
             return f"{QUEUE_ID_MARK}{moved['rest']}", _number_in(moved["rest"])
         return (id_, number & _MOST_NUMBER) if self._is_own else None

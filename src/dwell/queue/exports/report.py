@@ -1,13 +1,13 @@
-"""What became of an export that was put: counts by topic, which balance."""
+"""The report of an import: counts by topic, which balance."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Tally:
-    """What became of the messages of one topic.
+    """The counts of one topic.
 
-    ``kept`` are those whose ids were there already, ``dropped`` those that a full topic drops.
+    ``kept`` messages have ids that exist already, and a full topic drops the ``dropped`` messages.
     """
 
     read: int = 0
@@ -31,7 +31,7 @@ class Tally:
 
 @dataclass
 class Imported:
-    """What became of an export, by topic; ``is_whole`` when it was read to its end.
+    """The counts of an import, by topic; ``is_whole`` when the export was read to its end.
 
     ``total`` has the counts of all topics together. ``settings`` names the topics that got the
     settings of the export, and ``strange_settings`` the settings that this version does not know.
