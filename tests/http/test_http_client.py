@@ -817,6 +817,20 @@ def test_the_servers_time_is_never_told_too_early(monkeypatch, ahead_s):
         assert 0 <= late_ms <= 1000 * (best_s + 0.02) + 2
 
 
+def test_a_better_answer_does_not_set_the_clock_back(monkeypatch):
+    """What was due now when a call was made is still due now when its request is sent."""
+    time_ = _Time(monkeypatch, 5000)
+    time_.ask(0.5, 0.1)
+    told_ms = time_.clock.now_ms()
+    time_.ask(0.001, 0.001)
+    assert time_.clock.now_ms() == told_ms
+    time_.now_s += 0.5
+    assert told_ms < time_.clock.now_ms() <= time_.server_ms() + 2
+    time_.ahead_s -= 3600
+    time_.ask(0.001, 0.001)
+    assert time_.clock.now_ms() <= time_.server_ms() + 3
+
+
 def test_a_wait_says_little_of_the_time(monkeypatch):
     time_ = _Time(monkeypatch, 5000)
     time_.ask(0.001, 0.001)

@@ -16,6 +16,9 @@ class ServerClock(RealClock):
     that waited, do not. An answer whose time is impossible by this clock means that the server's
     clock was set, and sets this clock however slow it was. The exception is an answer whose request
     was sent before the last answer that set the clock arrived, as its time may be older.
+
+    The clock stands still where a quicker answer would set it back, so that what was due now when a
+    call was made is due now when its request is sent. It goes back only with the server's clock.
     """
 
     def __init__(self) -> None:
@@ -23,13 +26,15 @@ class ServerClock(RealClock):
         self._unsure_s = float("inf")
         self._heard_at = 0.0
         self._least_ahead_ms = 0.0
+        self._told_ms = 0
 
     def now_ms(self) -> int:
         """Return the server's time; this machine's before the first answer."""
         if not self._heard_at:
             return super().now_ms()
         # The server cuts off parts of a millisecond, so they are rounded up here.
-        return math.ceil(elapsed_s() * 1000 + self._ahead_ms)
+        self._told_ms = max(self._told_ms, math.ceil(elapsed_s() * 1000 + self._ahead_ms))
+        return self._told_ms
 
     def least_ms(self) -> int:
         """Return the earliest time that the server can have now."""
@@ -47,6 +52,8 @@ class ServerClock(RealClock):
         was_set = early_ms > took_s * 1000 + 1 or early_ms < -unsure_s * 1000 - 1
         if was_set and asked_at < self._heard_at:
             return
+        if was_set:
+            self._told_ms = 0
         if took_s <= unsure_s or was_set:
             self._ahead_ms = server_ms - asked_at * 1000
             self._least_ahead_ms = server_ms - now * 1000
