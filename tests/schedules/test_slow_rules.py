@@ -9,11 +9,12 @@ import time
 import pytest
 
 from dwell.calendar.epoch import LAST_MS
+from dwell.errors import InvalidSchedule
 from dwell.message import State
-from dwell.queue.schedules import TOPIC, firer, schedule
+from dwell.queue.schedules import TOPIC, firer, schedule, sidethread
 from dwell.queue.schedules.times import Times, times_of
 from tests.schedules.test_schedules import MINUTE_MS, NINE_MS, fired, ids, names, opened
-from tests.waiting import until, until_async
+from tests.waiting import PATIENCE_S, until, until_async
 
 STUCK = "0 9 * * *"
 
@@ -163,6 +164,24 @@ async def test_one_that_fires_in_more_than_a_hundred_years_is_set_aside():
         clock.advance(MINUTE_MS)
         await fired(queue, clock)
         assert await ids(queue) == names(1)
+
+
+async def test_a_call_that_asks_for_a_slow_rule_is_refused_in_time(stuck, monkeypatch):
+    """Others are answered in the meantime, and no thread is left."""
+    monkeypatch.setattr(sidethread, "_MOST_S", 0.2)
+    async with opened(0) as (queue, _):
+        asked = [queue.schedules.put(f"s{n}", "t", b"", cron=STUCK) for n in range(20)]
+        asking = asyncio.gather(*asked, return_exceptions=True)
+        await until_async(threads)
+        assert len(threads()) <= 4
+        assert await asyncio.to_thread(int, "1") == 1
+        async with asyncio.timeout(PATIENCE_S):
+            answers = {str(answer) for answer in await asking}
+        assert answers == {f"schedule s{n}: not reckoned within 0.2 s" for n in range(20)}
+        await put_stuck(queue, "slow")
+        with pytest.raises(InvalidSchedule, match="slow: not reckoned within"):
+            await queue.schedules.next("slow")
+        await until_async(lambda: not threads(), "a thread goes on")
 
 
 async def test_who_stops_does_not_wait_for_a_slow_rule(stuck, soon):

@@ -14,7 +14,6 @@ from dwell.errors import InvalidSchedule
 from dwell.message import Kind
 from dwell.queue import Queue
 from dwell.queue.schedules import TOPIC, Firer, firer
-from dwell.queue.schedules.reckoning import Reckoning
 from dwell.queue.schedules.schedule import moment_text
 from dwell.testing.views import events_from
 from tools.simulation.history import Broken
@@ -23,23 +22,6 @@ from tools.simulation.served import Served
 
 _FIRED = "fired"
 _LONGEST_S = 30
-
-
-class SimulatedReckoning(Reckoning):
-    """A reckoning whose thread runs at a drawn time."""
-
-    def _start(self) -> None:
-        loop: Any = self._loop
-        loop.call_later(loop.drawn_s(), self._run)
-
-    def end(self) -> None:
-        """End it: as it takes no time, it has ended."""
-
-
-class SimulatedFirer(Firer):
-    """The firer, with such reckonings."""
-
-    reckoning = SimulatedReckoning
 
 
 class FiringProcess(Process):
@@ -51,7 +33,7 @@ class FiringProcess(Process):
         # What one process knew of its firers, the next does not.
         firer._firings.clear()
         for _ in range(self.firers):
-            self._in_life(SimulatedFirer(queue).run())
+            self._in_life(Firer(queue).run())
 
 
 class Timetable(Served):

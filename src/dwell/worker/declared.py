@@ -21,7 +21,7 @@ from dwell.given.selecting import select
 from dwell.given.values import Millis
 from dwell.message import Message, Result, State
 from dwell.queue import Queue
-from dwell.queue.schedules.changing import Changing
+from dwell.queue.schedules.changing import Changing, next_after
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.queue.schedules.schedule import Schedule
 from dwell.queue.schedules.schedules import Schedules
@@ -258,7 +258,7 @@ class Declaring:
     async def _put_or_end(self, schedule: Schedule, *, is_there: bool) -> None:
         """Put a schedule, or remove it if it has fired for the last time."""
         name, now_ms = schedule.name, self._queue.clock.now_ms()
-        if await asyncio.to_thread(lambda: schedule.times.after(now_ms)) is None:
+        if await next_after(schedule, now_ms) is None:
             self._tell(f"schedule {name}: not put, as it fires no more from now on")
             if is_there:
                 await self._changing.remove(name)

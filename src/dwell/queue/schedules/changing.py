@@ -29,6 +29,7 @@ from dwell.queue.schedules.schedule import (
     schedule_of,
     since_ms,
 )
+from dwell.queue.schedules.sidethread import in_time
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ class Changing:
         told_ms, first_ms = since_ms(message, now_ms), next_ms(message)
         if told_ms is not None:
             # It may be due later only because what it puts was refused.
-            found_ms = await asyncio.to_thread(old.times.after, told_ms)
+            found_ms = await next_after(old, told_ms)
             first_ms = first_ms if found_ms is None else found_ms
         return max(min(now_ms, first_ms - 1), told_ms or 0)
 
@@ -222,12 +223,14 @@ class Changing:
         return result
 
 
-async def first_after(schedule: Schedule, ms: int) -> int:
-    """Return the first moment after one; raises InvalidSchedule where there is none.
+async def next_after(schedule: Schedule, ms: int) -> int | None:
+    """Return the first moment after one; raises InvalidSchedule if that takes too long."""
+    return await in_time(schedule.name, lambda: schedule.times.after(ms))
 
-    Some rules take long to reckon, so that is done in a thread.
-    """
-    found = await asyncio.to_thread(lambda: schedule.times.after(ms))
+
+async def first_after(schedule: Schedule, ms: int) -> int:
+    """Return the first moment after one; raises InvalidSchedule where there is none."""
+    found = await next_after(schedule, ms)
     if found is None:
         raise InvalidSchedule(f"schedule {schedule.name}: never fires from now on")
     return found

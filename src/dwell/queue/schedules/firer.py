@@ -75,9 +75,7 @@ _firings: WeakValueDictionary[int, _Firing] = WeakValueDictionary()
 
 
 class Firer:
-    """Fires the schedules of one queue; ``reckoning`` is who finds what is to be done."""
-
-    reckoning = Reckoning
+    """Fires the schedules of one queue."""
 
     def __init__(self, queue: Carrier) -> None:
         self._queue = queue
@@ -161,7 +159,7 @@ class Firer:
 
     async def _fire_own(self, messages: Sequence[Message], now_ms: int) -> None:
         # Some rules take long to reckon, and the event loop has other work.
-        reckoning = self.reckoning(messages, now_ms, self._fired(messages, now_ms))
+        reckoning = Reckoning(messages, now_ms, self._fired(messages, now_ms))
         await reckoning.wait(_RECKONING_S)
         found, slow, left = reckoning.cut()
         if slow is not None:

@@ -1,12 +1,6 @@
-"""Reckonings: what schedules are to do now, found in a thread that can be left behind.
-
-A rule may take any time, and a thread cannot be made to end. So each reckoning has its own, which
-nobody waits for when it has become slow, and which holds up no end of the process.
-"""
+"""Reckonings: what schedules are to do now, found in a thread that can be left behind."""
 
 import asyncio
-import contextlib
-import ctypes
 import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -14,6 +8,7 @@ from typing import NamedTuple
 from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.message import MAX_DELAY_MS, Message
 from dwell.queue.schedules.schedule import AHEAD_MS, Schedule, next_ms, schedule_of, since_ms
+from dwell.queue.schedules.sidethread import begun
 from dwell.queue.schedules.times import Plan, plan
 
 
@@ -40,10 +35,6 @@ class Cut(NamedTuple):
     left: Sequence[Message]
 
 
-class _Ended(BaseException):
-    """Nobody waits for the thread any more."""
-
-
 class Reckoning:
     """Finds for one message after the other what is to be done at a moment.
 
@@ -57,26 +48,20 @@ class Reckoning:
         self._found: list[Work | Bad] = []
         self._begun, self._is_cut = 0, False
         self._lock = threading.Lock()
-        self._loop = asyncio.get_running_loop()
-        self._done = asyncio.Event()
-        # Whoever stops the process does not wait for a slow rule.
-        self._thread = threading.Thread(target=self._run, name="dwell-reckoning", daemon=True)
-        self._start()
-
-    def _start(self) -> None:
-        self._thread.start()
+        self._done = begun(self._reckon)
 
     async def wait(self, most_s: float) -> bool:
         """Wait until it is done, but no longer than that; return whether it is."""
         try:
-            async with asyncio.timeout(most_s):
-                await self._done.wait()
-        except TimeoutError:
-            pass
+            await asyncio.wait({self._done}, timeout=most_s)
         except asyncio.CancelledError:
             self.end()
             raise
-        return self._done.is_set()
+        return self._done.done()
+
+    def end(self) -> None:
+        """Leave it behind."""
+        self._done.cancel()
 
     def cut(self) -> Cut:
         """Let it begin nothing more, and return how far it is; :meth:`last` has the rest."""
@@ -91,27 +76,15 @@ class Reckoning:
         """What was found last."""
         return self._found[-1]
 
-    def end(self) -> None:
-        """End the thread, when it next does something that is not a call of the system."""
-        ident = self._thread.ident
-        if ident is not None and not self._done.is_set() and self._thread.is_alive():
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(ident), ctypes.py_object(_Ended)
-            )
-
-    def _run(self) -> None:
-        with contextlib.suppress(_Ended):
-            for message in self._messages:
-                with self._lock:
-                    if self._is_cut:
-                        break
-                    self._begun += 1
-                found = _reckoned(message, self._now_ms, self._fired.get(message.id, -1))
-                with self._lock:
-                    self._found.append(found)
-        # The loop may be closed meanwhile.
-        with contextlib.suppress(RuntimeError, _Ended):
-            self._loop.call_soon_threadsafe(self._done.set)
+    def _reckon(self) -> None:
+        for message in self._messages:
+            with self._lock:
+                if self._is_cut:
+                    break
+                self._begun += 1
+            found = _reckoned(message, self._now_ms, self._fired.get(message.id, -1))
+            with self._lock:
+                self._found.append(found)
 
 
 def _reckoned(message: Message, now_ms: int, fired_ms: int) -> Work | Bad:

@@ -1,6 +1,5 @@
 """The schedules of a queue: put, looked at, held up and taken away."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import date, datetime
 from itertools import islice
@@ -19,6 +18,7 @@ from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.changing import Changing, Check, first_after, unchecked
 from dwell.queue.schedules.firer import Firer
 from dwell.queue.schedules.schedule import TOPIC, Planned, planned
+from dwell.queue.schedules.sidethread import in_time
 from dwell.queue.schedules.words import changed, made
 
 #: The states that a schedule goes through as it fires, and how often each is looked at: one that
@@ -145,7 +145,7 @@ class Schedules:
         def following() -> list[int]:
             return list(islice(schedule.times.following(now_ms), most))
 
-        moments = await asyncio.to_thread(following)
+        moments = await in_time(name, following)
         return [from_ms(ms).astimezone(zone_of(zone)) for ms in moments]
 
     async def pause(self, name: str) -> Result:
