@@ -47,8 +47,11 @@ _ALLOWED = {
 }
 #: Lines of a calendar that stand beside a rule.
 _LINES = {"DTSTART", "EXDATE", "RDATE"}
-#: Numbers that count from the first or from the last.
-_COUNTED = {"BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYSETPOS"}
+#: The largest number of parts that count from the first or, below 0, from the last; and the numbers
+#: that others may have.
+_COUNTED = {"BYMONTHDAY": 31, "BYYEARDAY": 366, "BYWEEKNO": 53, "BYSETPOS": 366}
+_RANGES = {"BYSECOND": range(60), "BYMINUTE": range(60), "BYHOUR": range(24)}
+_RANGES["BYMONTH"] = range(1, 13)
 #: Which days a rule of days or less picks, and which of its times.
 _DAYS = {"BYDAY", "BYMONTH", "BYMONTHDAY", "BYYEARDAY", "WKST", "BYSETPOS"}
 #: Parts that list the times of a step, for each size of a step those of the smaller ones as well.
@@ -197,7 +200,7 @@ def _problem(parts: dict[str, str]) -> str | None:
     if prod(times) > _MOST_TIMES:
         return f"at most {_MOST_TIMES} times a day by BYHOUR, BYMINUTE and BYSECOND"
     months = [int(month) for month in parts.get("BYMONTH", "").split(",") if month.isdecimal()]
-    longest = max((_MONTH_DAYS[month - 1] for month in months if 0 < month < 13), default=31)
+    longest = max((_MONTH_DAYS[month - 1] for month in months), default=31)
     days = re.findall(r"[0-9]+", parts.get("BYMONTHDAY", "1"))
     if all(int(day[:5]) > longest for day in days):
         return "a BYMONTHDAY that one of the months has"
@@ -207,15 +210,22 @@ def _problem(parts: dict[str, str]) -> str | None:
 def _bad_number(parts: dict[str, str]) -> str | None:
     """Return the expected form for a number that RFC 5545 forbids, or None.
 
-    The library that parses rules accepts these numbers, and gives them another meaning.
+    The library that parses rules accepts most of these numbers, and leaves them out or gives them
+    another meaning.
     """
-    for name in _COUNTED & parts.keys():
-        if any(re.fullmatch(r"[+-]?0+[A-Z]*", number) for number in parts[name].split(",")):
-            return f"{name} without 0: the first is 1, and the last is -1"
     is_counted = re.search("[0-9]", parts.get("BYDAY", ""))
     if is_counted and (parts["FREQ"] not in ("MONTHLY", "YEARLY") or "BYWEEKNO" in parts):
         where = "FREQ=MONTHLY or FREQ=YEARLY without BYWEEKNO"
         return f"BYDAY without a number, such as MO: a number needs {where}"
+    in_a_month = parts["FREQ"] == "MONTHLY" or "BYMONTH" in parts
+    for name, most in {**_COUNTED, "BYDAY": 5 if in_a_month else 53}.items():
+        for number in re.findall(r"[0-9]+", parts.get(name, "")):
+            if not 0 < int(number[:20]) <= most:
+                return f"{name} from 1 for the first to {most}, or from -1 for the last to -{most}"
+    for name, allowed in _RANGES.items():
+        for number in re.findall(r"[+-]?[0-9]+", parts.get(name, "")):
+            if int(number[:20]) not in allowed:
+                return f"{name} from {allowed[0]} to {allowed[-1]}"
     return None
 
 
