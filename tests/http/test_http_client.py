@@ -132,7 +132,6 @@ SAFE = {
     "put many": lambda q, m: q.put_many("t", ["new"], ids=["new"]),
     "take": lambda q, m: q.take("t"),
     "touch": lambda q, m: q.touch(m, "5m"),
-    "reschedule": lambda q, m: q.reschedule("t", "waits", delay="1h"),
     "get": lambda q, m: q.get("t", "waits"),
     "scan": lambda q, m: q.scan("t", "delayed"),
     "peek": lambda q, m: q.peek("t"),
@@ -142,7 +141,6 @@ SAFE = {
     "stats": lambda q, m: q.stats(),
     "events": lambda q, m: q.events(),
     "settings": lambda q, m: q.settings("t"),
-    "configure": lambda q, m: q.configure("t", max_attempts=3),
 }
 
 #: Each would tell a lie, or do more than was asked, if it were repeated without a number.
@@ -160,6 +158,12 @@ UNSAFE = {
     "release": (lambda q, m: q.release(m, "1h"), lambda s: s.totals["release"] == 1),
     "bury": (lambda q, m: q.bury(m), lambda s: s.totals["bury"] == 1),
     "cancel": (lambda q, m: q.cancel("t", "waits"), lambda s: s.totals["cancel"] == 1),
+    # A repeat would undo what another has changed since.
+    "reschedule": (
+        lambda q, m: q.reschedule("t", "waits", delay="2h"),
+        lambda s: s.totals["move"] == 1,
+    ),
+    "configure": (lambda q, m: q.configure("t", max_pending=9), lambda s: "t" in s.topics),
 }
 
 

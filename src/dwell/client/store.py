@@ -365,23 +365,15 @@ class HttpStore(Counting):
     async def reschedule(
         self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
     ) -> U8:
-        """Change when messages fall due; safe to repeat."""
+        """Change when messages fall due."""
         ask = {"ids": _texts(ids), "due_ms": due_ms.tolist()}
-        return await self._by_id(topic, "reschedule", ask, versions, is_safe=versions is None)
+        return await self._by_id(topic, "reschedule", ask, versions)
 
-    async def _by_id(
-        self,
-        topic: str,
-        verb: str,
-        ask: dict[str, Any],
-        versions: U64 | None,
-        *,
-        is_safe: bool = False,
-    ) -> U8:
+    async def _by_id(self, topic: str, verb: str, ask: dict[str, Any], versions: U64 | None) -> U8:
         if versions is not None:
             ask["versions"] = versions.tolist()
         path, number = f"{_topic(topic)}/{verb}", self._call_number()
-        answer = await self._post(path, ask, Words, is_safe=is_safe, number=number)
+        answer = await self._post(path, ask, Words, is_safe=False, number=number)
         with reading():
             codes = bytes(_CODES[word] for word in answer.results)
         return results_of(codes, len(ask["ids"]))
@@ -526,14 +518,13 @@ class HttpStore(Counting):
         return found.stale
 
     async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
-        """Change some of a topic's settings; safe to repeat."""
+        """Change some of a topic's settings; a repeat could undo what another has set since."""
         data = await self._connection.call(
             "PATCH",
             f"{_topic(topic)}/settings",
             _encode(changes),
             content=_MSGPACK,
             accept=_MSGPACK,
-            is_safe=True,
         )
         found: TopicSettings = decoded(data, TopicSettings)
         return found
