@@ -31,6 +31,7 @@ from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.beanstalk.served import Line, Served
 from tests.server.process import ServerProcess
+from tests.store.test_damage import flip
 from tests.waiting import PATIENCE_S, until
 
 #: How many connections do nothing; ten thousand where the limit of open files lets them.
@@ -593,3 +594,25 @@ def test_a_kick_brings_back_as_many_as_are_asked_for_however_large():
         served.call(bury())
         assert line.ask(b"kick 38\r\n") == b"KICKED 38\r\n"
         assert line.stats(b"stats-tube default")["current-jobs-buried"] == "2"
+
+
+def test_a_damaged_job_hides_no_other(tmp_path):
+    """The first delayed and the first buried job are damaged, and the next are shown."""
+    folder = tmp_path / "store"
+
+    def opened():
+        return EmbeddedStore(folder)
+
+    with Served(opened) as served, Line(served.number) as line:
+        for number, state in enumerate(["delayed", "delayed", "buried", "buried"]):
+            body = b"%s job %d" % (state.encode(), number)
+            line.put(body, delay=3600 + number if state == "delayed" else 0)
+            if state == "buried":
+                job, _ = line.reserve()
+                assert line.ask(b"bury %d 1\r\n" % job) == b"BURIED\r\n"
+    flip(folder, b"delayed job 0")
+    flip(folder, b"buried job 2")
+    with Served(opened) as served, Line(served.number) as line:
+        for state, number in ((b"delayed", 1), (b"buried", 3)):
+            answer = line.ask(b"peek-%s\r\n" % state)
+            assert answer.endswith(b"\r\n%s job %d\r\n" % (state, number))

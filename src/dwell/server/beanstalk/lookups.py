@@ -150,8 +150,11 @@ class Lookups:
     async def _first(self, verb: Verb, state: State, session: Session, item: None) -> bytes:
         """Show the message of a state that is or was due first."""
         self._hall.allow(verb, (session.topic,))
-        batch = (await self._queue.scan(session.topic, state, limit=1)).messages
-        return found(int(batch.numbers[0]), batch.bodies[0]) if len(batch) else NOT_FOUND
+        # A page is empty where its message is damaged.
+        async for batch in self._queue.pages(session.topic, state, limit=1):
+            if len(batch):
+                return found(int(batch.numbers[0]), batch.bodies[0])
+        return NOT_FOUND
 
     async def _stats(self, session: Session, item: None) -> bytes:
         self._hall.allow(Verb.STATS, None)
