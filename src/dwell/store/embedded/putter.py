@@ -52,6 +52,15 @@ class Putter:
                 return self._put_rest(puts, on_conflict, done, now_ms)
         return self._put(puts, on_conflict, now_ms)
 
+    def check_room(self, puts: Puts, now_ms: int) -> None:
+        """Raise TopicFull if a message to be put with ``keep`` has no room, or would be dropped."""
+        wanted = len(puts)
+        if puts.ids is not None:
+            hashes = self._finder.hashes(puts.topic, puts.ids)
+            wanted = self._count_new(puts.topic, hashes, "keep", now_ms)
+        if self._fitting(puts.topic, wanted) < wanted:
+            raise self._full(puts.topic, wanted)
+
     def _put(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
         if puts.ids is None or not len(puts):
             return self._put_new(puts, now_ms)
@@ -230,9 +239,13 @@ class Putter:
         """Return how many messages may be created; raises TopicFull if that is too few."""
         if not self._machine.topics.settings(puts.topic).max_pending:
             return len(puts)
+        return self._fitting(puts.topic, self._count_new(puts.topic, hashes, on_conflict, now_ms))
+
+    def _count_new(self, topic: str, hashes: tuple[U64, U32], on_conflict: str, now_ms: int) -> int:
+        """Return how many ids of a put have no message and, for ``keep``, are not remembered."""
         is_kept = on_conflict == "keep"
-        known = self._are_remembered(puts.topic, hashes, now_ms) if is_kept else self._exist(hashes)
-        return self._fitting(puts.topic, len(distinct(hashes[0][~known])))
+        known = self._are_remembered(topic, hashes, now_ms) if is_kept else self._exist(hashes)
+        return len(distinct(hashes[0][~known]))
 
     def _are_remembered(self, topic: str, hashes: tuple[U64, U32], now_ms: int) -> np.ndarray:
         """Tell for each id whether a message has it, or it is still remembered."""
@@ -267,14 +280,20 @@ class Putter:
         number = self._machine.topics.find(topic)
         if not settings.max_pending or number is None:
             return wanted
-        pending = self._table.count(number, State.DELAYED, State.READY)
-        room = max(settings.max_pending - pending, 0)
+        room = max(settings.max_pending - self._pending(number), 0)
         if wanted > room and settings.on_full == "refuse":
-            raise TopicFull(
-                f"topic {topic!r}: {pending} pending, max_pending is {settings.max_pending}; "
-                f"refused {wanted} messages"
-            )
+            raise self._full(topic, wanted)
         return min(wanted, room)
+
+    def _pending(self, topic: int) -> int:
+        return self._table.count(topic, State.DELAYED, State.READY)
+
+    def _full(self, topic: str, wanted: int) -> TopicFull:
+        pending = self._pending(self._machine.topics.number(topic))
+        most = self._machine.topics.settings(topic).max_pending
+        return TopicFull(
+            f"topic {topic!r}: {pending} pending, max_pending is {most}; refused {wanted} messages"
+        )
 
 
 def most_bytes(puts: Puts, records: int) -> int:

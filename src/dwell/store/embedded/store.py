@@ -364,6 +364,7 @@ class EmbeddedStore(Counting):
                 more = 0 if then is None else most_bytes(then, 1)
                 self.core.reserve(acks_bytes(records) + more, Use.GROW)
             if then is not None:
+                self._putter.check_room(then, now_ms)
                 self._putter.put(then, "keep", now_ms)
             for record in records:
                 self._time.write(record)

@@ -127,15 +127,18 @@ class Topic:
         """Return how many messages wait, for their due or for a taker."""
         return self.counts[State.DELAYED] + self.counts[State.READY]
 
-    def room(self, ids: Sequence[str], on_conflict: str) -> int:
-        """Return how many messages may be created; raises if the batch must be refused."""
+    def room(self, ids: Sequence[str], on_conflict: str, on_full: str | None = None) -> int:
+        """Return how many messages may be created; raises if the batch must be refused.
+
+        ``on_full`` is that of the topic, if none is given.
+        """
         if on_conflict == "error":
             self._check_new(ids)
         limit = self.settings.max_pending
         if not limit:
             return len(ids)
         room = max(limit - self.pending(), 0)
-        if self.settings.on_full == "refuse":
+        if (on_full or self.settings.on_full) == "refuse":
             remembered = self.remembered if on_conflict == "keep" else ()
             new = {id_ for id_ in ids if id_ not in self.rows and id_ not in remembered}
             if len(new) > room:

@@ -67,10 +67,10 @@ class MemoryStore(Reading):
         self._deadlines = Deadlines()
         self._allowances: Allowances[str] = Allowances()
         self._memories: list[tuple[int, str, str]] = []
-        # So ids and numbers of one life name nothing in another.
+        # So ids, numbers and versions of one life name nothing in another.
         self._first = 1 + secrets.randbits(40)
         self._arrivals = itertools.count(self._first)
-        self._serials = itertools.count(1)
+        self._serials = itertools.count(1 + secrets.randbits(40))
         self._takes = itertools.count(1)
         self._log = EventLog(self._max_events)
         self._seen_ms = 0
@@ -97,11 +97,13 @@ class MemoryStore(Reading):
         self._announce()
         return answer
 
-    def _put_all(self, puts: Puts, on_conflict: str, now_ms: int) -> PutAnswer:
+    def _put_all(
+        self, puts: Puts, on_conflict: str, now_ms: int, on_full: str | None = None
+    ) -> PutAnswer:
         topic = self._topic(puts.topic)
         arrivals = [next(self._arrivals) for _ in range(len(puts))]
         ids = self._make_ids(arrivals) if puts.ids is None else texts_of(puts.ids)
-        room = topic.room(ids, on_conflict)
+        room = topic.room(ids, on_conflict, on_full)
         results = np.zeros(len(puts), np.uint8)
         for at, row in enumerate(rows_of(topic, ids, arrivals, puts)):
             version = 0 if puts.versions is None else int(puts.versions[at])
@@ -165,7 +167,7 @@ class MemoryStore(Reading):
         """Delete messages that are done."""
         now_ms = self._enter()
         if then is not None and any(taken_rows(self._taken, receipts, self.number)):
-            self._put_all(then, "keep", now_ms)
+            self._put_all(then, "keep", now_ms, on_full="refuse")
         own = [None] * len(receipts) if results is None else results
         return self._each_receipt(receipts, lambda row, at: self._ack(row, own[at], now_ms))
 

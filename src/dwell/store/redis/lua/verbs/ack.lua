@@ -159,8 +159,8 @@ end
 
 verb('done', 1, kept(function(given) return ack(results.given(given)) end))
 
--- Put the message of a block as a loose one, if its id does not exist and its topic is not full; return nil, or what is
--- pending and the limit of a topic that refuses it.
+-- Put the message of a block as a loose one, if its id does not exist; return nil, or what is pending and the limit of a
+-- topic that is full.
 function results.put_after(text, counted_ms, counted)
   local expires = 0
   if text:byte(1) == 0 then
@@ -178,8 +178,7 @@ function results.put_after(text, counted_ms, counted)
     local limit = math.ceil(of.max_pending / SHARDS)
     local pending, changed = call('HMGET', KEY.counts .. topic, 'delayed', 'ready'), counts[topic] or {}
     local waiting = (pending[1] or 0) + (pending[2] or 0) + (changed.delayed or 0) + (changed.ready or 0)
-    if waiting >= limit and of.on_full == 'refuse' then return waiting, limit end
-    if waiting >= limit then return nil end
+    if waiting >= limit then return waiting, limit end
   end
   local n = call('HINCRBY', KEY.meta, 'block', 1) * 64
   local r = unpacked(text, b, n)[0]
