@@ -8,12 +8,14 @@ import contextlib
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dwell
-from dwell import Result
+from dwell import Result, State
+from dwell.clock import SimulatedClock
 from dwell.errors import ForeignReceipt
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore
@@ -130,6 +132,23 @@ async def test_lives__a_new_store_at_the_same_path__is_another_life(tmp_path: Pa
             for life in lives[:-1]:
                 await check_strange(queue, life)
         shutil.rmtree(tmp_path / "store")
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+async def test_lives__versions__name_no_message_of_another_life(kind: str, tmp_path: Path) -> None:
+    """Messages with the same ids, put at the same moment, in the same order."""
+    where, clock = "memory:" if kind == "memory" else str(tmp_path / "store"), SimulatedClock(0)
+    seen: dict[int, int] = {}
+    for life in range(2):
+        async with dwell.open(where, clock=clock) as queue:
+            for number in range(5):
+                await queue.put("t", str(life), id=f"{number}", due=1_000)
+                if life:
+                    at = np.array([seen[number]], np.uint64)
+                    assert await queue.cancel("t", [f"{number}"], versions=at) == [Result.UNKNOWN]
+            page = await queue.scan("t", State.DELAYED)
+            seen = dict(zip(map(int, page.messages.ids), page.versions.tolist(), strict=True))
+        shutil.rmtree(tmp_path / "store", ignore_errors=True)
 
 
 @pytest.mark.parametrize("takes", [1, 3])
