@@ -7,6 +7,8 @@ import time
 import pytest
 
 import dwell
+from dwell.clock import RealClock
+from dwell.message import MAX_DELAY_MS
 from dwell.store.memory import MemoryStore
 from dwell.threads.pool import ThreadPool
 from dwell.timer import Timer
@@ -43,6 +45,18 @@ def test_keywords_reach_the_function():
         with pytest.raises(dwell.InvalidInput, match="a generator"):
             timer.after("1ms", (lambda x: (yield)), x=1)
     assert seen == ["hello ann"]
+
+
+async def test_a_clock_that_is_set_back_loses_no_call(monkeypatch):
+    """The farthest call is too far then, and is planned with others in one batch."""
+    clock, seen = RealClock(), []
+    async with Timer(clock=clock) as timer:
+        now_ms = clock.now_ms()
+        timer.at(now_ms + 100, seen.append, "soon")
+        timer.at(now_ms + MAX_DELAY_MS, seen.append, "far")
+        monkeypatch.setattr(clock, "now_ms", lambda: RealClock.now_ms(clock) - 200)
+        await until_async(lambda: seen)
+    assert seen == ["soon"]
 
 
 async def test_nothing_runs_before_its_time_and_in_order_of_due():

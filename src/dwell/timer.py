@@ -22,7 +22,7 @@ from dwell.clock import Clock, RealClock
 from dwell.errors import InvalidInput, InvalidTime, StoreClosed
 from dwell.given import values
 from dwell.given.values import Delay, Due
-from dwell.message import MAX_BATCH_MESSAGES
+from dwell.message import MAX_BATCH_MESSAGES, MAX_DELAY_MS
 from dwell.queue import Queue
 from dwell.slices import slices
 from dwell.store.memory import MemoryStore
@@ -87,6 +87,8 @@ class _Wheel:
         new = [call for call in inbox if call._phase is _Phase.WAITING]
         for part in slices(new, MAX_BATCH_MESSAGES):
             due_ms = np.array([call._due_ms for call in part], dtype=np.int64)
+            # A clock that was set back would put the farthest out of reach, and refuse all of them.
+            due_ms = due_ms.clip(max=self.clock.now_ms() + MAX_DELAY_MS)
             await self._queue.put_many(
                 _TOPIC, [b""] * len(part), ids=[call._id for call in part], due=due_ms
             )
