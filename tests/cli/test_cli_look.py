@@ -1,3 +1,4 @@
+import re
 import sys
 import time
 
@@ -101,6 +102,15 @@ class TestLooking:
             "the newest event is before 10: the store was restored"
             in cli.run("events", "--from", "99").stderr
         )
+
+    def test_events_go_on_in_the_same_history_only(self, cli):
+        told = cli.run("events", "--limit", "4").stderr
+        assert (how := re.search("continue with (--from 4 --history [0-9a-f]+)", told))
+        assert cli.json("events", *how[1].split()) == cli.json("events", "--from", "4")
+        other = cli.run("events", "--from", "4", "--history", "0", code=3)
+        assert other.stdout == ""
+        assert "the store was restored" not in told
+        assert "history: got '0', and the store has" in other.stderr
 
     def test_events_of_one_message(self, cli):
         events = cli.json("events")

@@ -13,6 +13,7 @@ from dwell.cli.options import AllOption, LimitOption
 from dwell.cli.session import session_of
 from dwell.cli.terminal import table
 from dwell.cli.texts import printable, time_text
+from dwell.errors import StoreError
 from dwell.threads.sync import SyncQueue
 
 _PAGE = 1000
@@ -27,17 +28,28 @@ def events(
     everything: AllOption = False,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Of this topic only.")] = None,
     id_: Annotated[str | None, typer.Option("--id", metavar="ID", help="Of this id only.")] = None,
+    history: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Fail if the events before differ.")
+    ] = None,
 ) -> None:
     """Print the events of messages, in order: of all messages, of a topic, or of an id.
 
-    So `--topic mails --id 7` shows when that message was put and taken, and when it died. Positions
-    never change, so a program can continue after the last position it has seen. The store drops the
-    oldest events in time: then the first printed event is the oldest kept.
+    So `--topic mails --id 7` shows when that message was put and taken, and when it died. The last
+    note says with which `--from` and `--history` to continue: positions never change, but a store
+    that was restored has other events in some of them, and another name of its history. The store
+    drops the oldest events in time: then the first printed event is the oldest kept.
     """
     out = session_of(context).out
     with session_of(context).queue() as queue:
         left = None if everything else limit
+        last: int | None = None
         for page in _pages(queue, position):
+            if history and page.since and page.since != history:
+                raise StoreError(
+                    f"history: got {history!r}, and the store has {page.since!r} before position "
+                    f"{position}: it was restored, or is another one"
+                )
+            history = None
             if 0 < position < page.first_position:
                 out.note(f"events before {page.first_position} are no longer kept")
                 position = 0
@@ -52,9 +64,12 @@ def events(
                     out.object(_object(event))
             elif found:
                 out.show(_table(found))
+            last = found[-1].position if found else last
             left = None if left is None else left - len(found)
             if left == 0:
-                return
+                break
+        if last is not None and (name := queue.events(last + 1, 1).since):
+            out.note(f"continue with --from {last + 1} --history {name}")
 
 
 def _pages(queue: SyncQueue, position: int) -> Iterator[EventPage]:
