@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import dwell
@@ -108,6 +108,7 @@ async def select(queue: dwell.Queue, verb: str) -> None:
     max_examples=20 * RUNS, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
 )
 @given(others=st.lists(OTHERS, max_size=8))
+@example(others=[("put ready", "i0", "Oslo"), ("put ready", "i1", "Rome")])
 async def test_selection__other_callers__each_message_is_judged_as_it_is_then(
     kind: str, verb: str, others: list[tuple[str, str, str]]
 ) -> None:

@@ -203,16 +203,16 @@ async def test_columns_of_a_release_have_a_delay_and_an_error_for_each_or_for_al
 async def test_releases_with_long_errors_get_through_together():
     """A request has less room than the errors of one turn, or of one batch, may need."""
     async with calling() as caller, dwell.open(caller.server.url) as queue:
-        await queue.put_many("t", ["x"] * 4_000)
-        taken = list(await queue.take("t", 4_000))
-        long = [chr(0x1F600 + at % 7) * (999 + at % 2) for at in range(4_000)]
+        await queue.put_many("t", ["x"] * 6_000)
+        taken = list(await queue.take("t", 6_000))
+        long = [chr(0x1F600 + at % 7) * (999 + at % 2) for at in range(6_000)]
         singles = zip(taken[:2_500], long[:2_500], strict=True)
         results = await asyncio.gather(
             *(queue.release(one, error=error) for one, error in singles),
             queue.release(taken[2_500:], error=long[2_500:]),
         )
         assert {str(one) for one in (*results[:-1], *results[-1])} == {"released"}
-        found = await queue.take("t", 4_000)
+        found = await queue.take("t", 6_000)
         assert [one.last_error for one in sorted(found, key=lambda m: m.number)] == long
 
 

@@ -6,12 +6,13 @@ import pytest
 import redis
 
 from dwell.batch.stats import TopicStats
+from dwell.batch.sweep import Wanted
 from dwell.clock import SimulatedClock
-from dwell.message import U64
+from dwell.message import U64, State
 from dwell.store.redis.debts import Debts
 from dwell.store.redis.limits import Limits
 from dwell.store.redis.numbers import split
-from dwell.testing.rig import Rig, receipts_of
+from dwell.testing.rig import Rig, encoded, receipts_of
 from tests.redis.test_redis_suite import new_store
 
 _IDS = [f"{at:02d}" for at in range(24)]
@@ -86,6 +87,36 @@ async def test_verbs_by_id(rig, redis_url):
     assert await rig.cancel(*_IDS) == ["cancelled"] * 24
     assert calls.since() >= _LEAST_CALLS
     assert (await rig.store.stats()).topics["t"] == TopicStats()
+
+
+async def test_verbs_that_look(rig, redis_url):
+    """They give all messages, however many calls that takes."""
+    # Small ones as well, so that the names of those that are held come in several parts.
+    small = [f"s{at:03d}" for at in range(300)]
+    await rig.put_entries([rig.entry(id_, body=b"s") for id_ in small])
+    calls, wanted = _Calls(redis_url), encoded([*_IDS, *small])
+    calls.since()
+    found = await rig.store.get("t", wanted)
+    assert [message and message.id for message in found] == [*_IDS, *small]
+    assert calls.since() >= len(wanted) / rig.store.shards.limits.ids + _LEAST_CALLS - 1
+    page = await rig.store.scan("t", State.READY, None, 1_000)
+    assert sorted(page.messages.ids) == sorted([*_IDS, *small])
+    calls.since()
+    assert list((await rig.store.peek("t", 24)).ids) == _IDS
+    # One for the numbers, and those for the messages.
+    assert calls.since() > _LEAST_CALLS
+    ids, place, sweeps = [], 0, 0
+    while place is not None:
+        part = await rig.store.sweep(Wanted(), place, 2**60, 1_000)
+        ids += list(part.messages.ids)
+        place, sweeps = part.next_place, sweeps + 1
+    assert sorted(ids) == sorted([*_IDS, *small])
+    assert sweeps >= _LEAST_CALLS
+    await rig.take(400, owner="me")
+    calls.since()
+    held = await rig.store.held("me")
+    assert sorted(held.ids) == sorted([*_IDS, *small])
+    assert calls.since() >= _LEAST_CALLS
 
 
 async def test_what_nobody_was_handed_is_given_back(rig):

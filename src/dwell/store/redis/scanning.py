@@ -85,7 +85,9 @@ class Scanner:
         for shard, places in shares([shard for _, shard in pairs]).items():
             for some in slices(places, most):
                 told = [pairs[place][0] for place in some]
-                answer = await self._shards.run(shard, "texts", *told)
-                rows |= {row.number: row for row in self._shards.rows(shard, answer)}
+                while told:
+                    answer = await self._shards.run(shard, "texts", *told)
+                    rows |= {row.number: row for row in self._shards.rows(shard, answer)}
+                    told = told[len(answer.values[0]) // 2 :]
         found = [rows[of] for of in numbers if of in rows]
         return [row for row in found if row.topic == topic and row.state == state]

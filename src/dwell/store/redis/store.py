@@ -1,7 +1,7 @@
 """The store on Redis: every verb is one function on each shard that it touches."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
@@ -29,6 +29,7 @@ from dwell.message import (
     State,
     TopicSettings,
 )
+from dwell.slices import places as places_of_size
 from dwell.slices import slices, tuples
 from dwell.store.base import AckResults, Delays, Errors, Store
 from dwell.store.holding import most_held
@@ -65,6 +66,8 @@ _MOST_N = 2**45
 
 #: How many places of held messages are read at once: a page may have this many more.
 _PLACES_AT_ONCE = 16
+#: About how many bytes one command reads past the functions.
+_READ_BYTES = 4 << 20
 
 
 class RedisStore(Store):
@@ -193,32 +196,44 @@ class RedisStore(Store):
             left.sort(key=lambda entry: (place_of(entry), not is_of_block(entry)))
             places = [list(group) for _, group in groupby(left, key=place_of)]
             for some in slices(places, _PLACES_AT_ONCE):
-                found = await self._held(shard, [*chain(*some)])
+                found = await self._held(shard, {of: entries[of] for of in chain(*some)})
                 leased.add(shard, found.items(), now_ms, loop.time())
                 if len(leased) >= limit or leased.size_bytes >= MAX_BATCH_BYTES:
                     following = Cursor(shard, place_of(some[-1][0]))
                     return Page(leased.held(self.shards.clock_of), following)
         return Page(leased.held(self.shards.clock_of), None)
 
-    async def _entries_held(self, shard: int, owner: str) -> tuple[list[bytes], int]:
-        """Return the entries of an owner's messages in a shard, without texts, and its time."""
-        where, entries = 0, dict[bytes, None]()
+    async def _entries_held(self, shard: int, owner: str) -> tuple[dict[bytes, int], int]:
+        """Return the entries of an owner's messages in a shard with their sizes, and its time."""
+        where, entries = 0, dict[bytes, int]()
         while True:
             answer = await self.shards.run(shard, "held", owner, where)
-            some, where = answer.values
-            entries |= dict.fromkeys(some)
+            some, sizes, later, where = answer.values
+            entries.update(zip(some, sizes, strict=True))
+            while later:
+                answer = await self.shards.run(shard, "held", owner, 0, *later)
+                some, sizes, later, _ = answer.values
+                entries.update(zip(some, sizes, strict=True))
             if not where:
-                return list(entries), answer.now_ms
+                return entries, answer.now_ms
 
-    async def _held(self, shard: int, entries: list[bytes]) -> dict[bytes, bytes | None]:
+    async def _held(self, shard: int, entries: Mapping[bytes, int]) -> dict[bytes, bytes | None]:
         """Return the texts of leased messages."""
-        found = await blocks_of(self.shards, shard, entries)
+        found = await blocks_of(self.shards, shard, [*entries])
         others = [entry for entry in entries if not is_of_block(entry)]
         name = self.shards.engine.keys(shard).messages
-        for some in slices(others, self._limits.read):
+        for some in self._parts(others, entries):
             texts = await self.shards.engine.ask("HMGET", name, *[e[:7] for e in some])
             found |= dict(zip(some, texts, strict=True))
         return found
+
+    def _parts(self, entries: list[bytes], sizes: Mapping[bytes, int]) -> Iterator[list[bytes]]:
+        """Yield entries in parts that one command reads soon."""
+        least = _READ_BYTES // self._limits.read
+        costs = (sizes[entry] + least for entry in entries)
+        return (
+            (entries[part] for part in places_of_size(costs, _READ_BYTES)) if entries else iter(())
+        )
 
     # --- by receipt ---------------------------------------------------------------------------
 
@@ -311,8 +326,10 @@ class RedisStore(Store):
         found: dict[str, Row] = {}
 
         async def ask(shard: int, some: Sequence[bytes]) -> None:
-            for row in self.shards.rows(shard, await self.shards.run(shard, "get", topic, *some)):
-                found[row.id] = row
+            while some:
+                answer = await self.shards.run(shard, "get", topic, *some)
+                found.update((row.id, row) for row in self.shards.rows(shard, answer))
+                some = some[len(answer.values[0]) // 2 :]
 
         await self.shards.everywhere(ids, ask)
         messages = {message.id: message for message in batch_of(list(found.values()))}
