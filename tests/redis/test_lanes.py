@@ -29,8 +29,11 @@ async def _fill(rig: Rig) -> None:
     """Let more messages of another topic fall due at once than one call makes ready."""
     await rig.configure("u", ordered=True)
     for start in range(0, 3000, 200):
-        ids = (f"u{number}" for number in range(start, start + 200))
-        await rig.put(*ids, topic="u", delay_ms=SOON_MS - 10)
+        # Blocks whose messages are due one after the other do not become ready as a whole.
+        due_ms = {number: SOON_MS - 50 + number % 40 for number in range(start, start + 200)}
+        await rig.put_entries(
+            [rig.entry(f"u{number}", delay_ms=ms) for number, ms in due_ms.items()], topic="u"
+        )
 
 
 async def _leave_behind(rig: Rig, keys: Iterable[str]) -> None:

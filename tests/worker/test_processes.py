@@ -16,7 +16,7 @@ from dwell import State
 from dwell.store.memory import MemoryStore
 from dwell.worker import Worker
 from dwell.worker.processes import ProcessCall, ProcessPool
-from tests.waiting import until, until_async
+from tests.waiting import PATIENCE_S, until, until_async
 from tests.worker.in_processes import CLOSED, SIGNALLED, ends, hangs, hides, sees_signals, works
 from tests.worker.serving import serving
 
@@ -181,7 +181,7 @@ def test_no_process_keeps_a_program_from_its_end(tmp_path):
         target=leave_one_that_hangs, args=(str(file),)
     )
     program.start()
-    program.join(60)
+    program.join(PATIENCE_S)
     try:
         assert program.exitcode == 0
         with pytest.raises(ProcessLookupError):
