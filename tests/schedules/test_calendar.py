@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dwell.calendar import every, rule_of
 from dwell.calendar.epoch import from_ms, to_ms
 from dwell.errors import InvalidSchedule
+from tests import RUNS
 
 NOW_MS = to_ms(datetime(2026, 11, 24, 22, tzinfo=UTC))
 DAY_MS = 86_400_000
@@ -343,7 +344,7 @@ def test_odd_rules_are_those_of_the_library(text, zone):
         assert check_against_the_library(text, datetime(2019, 1, 2, 3, 4, 5), days, 77, zone)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50 * RUNS)
 @given(**DRAWN)
 def test_rules_of_all_parts_are_those_of_the_library(**drawn):
     check_against_the_library(**drawn)

@@ -19,6 +19,7 @@ from dwell.errors import InvalidSchedule
 from dwell.message import Result
 from dwell.queue.schedules.schedule import moment_text
 from dwell.queue.schedules.words import made
+from tests import RUNS
 from tests.http.test_http_api import calling
 from tests.schedules.test_costs import within
 from tests.waiting import until_async
@@ -164,7 +165,7 @@ def texts(draw):
     return zone, begin, rule, until, added, left_out, days
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25 * RUNS)
 @given(drawn=texts())
 @example(("Europe/Berlin", BEGIN, "FREQ=HOURLY", None, [], [], [date(2027, 3, 28)]))
 def test_texts_are_what_the_library_lists_as_moments(drawn):

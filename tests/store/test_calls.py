@@ -22,6 +22,7 @@ from dwell.store.embedded.donecalls import Late
 from dwell.store.embedded.limits import Limits
 from dwell.testing.faults import FaultyDisk
 from dwell.testing.views import view_of_store
+from tests import RUNS
 
 FOLDER = Path("/stores/store")
 TOPICS = ("t", "full")
@@ -120,7 +121,7 @@ VERBS = (
     call_block=st.sampled_from((1, 3, 100)),
     comes_late=st.booleans(),
 )
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=40 * RUNS, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_a_repeat_answers_what_was_done_the_first_time(
     verbs: list[tuple[str, int, list[str]]], call_block: int, comes_late: bool
 ) -> None:

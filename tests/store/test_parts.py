@@ -9,6 +9,7 @@ from dwell.queue import Queue
 from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.wheel import Wheel
 from dwell.testing.faults import FaultyDisk
+from tests import RUNS
 from tests.store.test_limits import queue_on
 
 SMALL = {"timed_rows": 3, "loaded_rows": 2, "deal_at": 4, "merged_rows": 4}
@@ -90,7 +91,7 @@ async def test_parts__clock_goes_back_between_them__nothing_is_early() -> None:
         assert len(await queue.take("t", 100)) == 40
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60 * RUNS, deadline=None)
 @given(
     times=st.lists(st.integers(1, 300_000), min_size=1, max_size=60),
     most=st.integers(1, 7),
