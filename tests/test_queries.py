@@ -142,8 +142,8 @@ async def test_what_one_call_of_a_store_leaves_out_is_taken_by_the_next(limit):
     """A store may give fewer than are ready, as its answers are bounded by bytes."""
 
     class Small(MemoryStore):
-        async def take_ids(self, topic, ids, lease_ms, owner, versions):
-            return await super().take_ids(topic, ids[:7], lease_ms, owner, versions[:7])
+        async def take_ids(self, topic, ids, lease_ms, owner, versions, **more):
+            return await super().take_ids(topic, ids[:7], lease_ms, owner, versions[:7], **more)
 
     async with Queue(Small(RealClock())) as queue:
         await put_orders(queue, 60)

@@ -2,7 +2,13 @@
 
 import asyncio
 import gc
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
+import pytest
+
+import dwell
 from dwell.clock import SimulatedClock
 from dwell.queue import Queue
 from dwell.store.embedded.runs import Chunk
@@ -142,3 +148,65 @@ def forming(queue: Queue) -> list[str]:
     """Return the topics whose messages do not stand yet as their settings say."""
     machine = embedded(queue).core.machine
     return [machine.topics.names[number] for number in machine.forming]
+
+
+async def test_take_where__key_is_held__searches_no_table_and_asks_once_a_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other keys are found, and no message of the held key costs a search of its own."""
+    async with queue_on(FaultyDisk()) as queue:
+        await queue.configure("t", ordered=True)
+        for _ in range(5):
+            await queue.put_many("t", [b"x"] * 500, key="held")
+        await queue.put("t", b"x", id="free", key="free")
+        await queue.take("t", 1)
+        store = embedded(queue)
+        calls, parts = counted(store, "take_ids"), list[int]()
+
+        def read(rows: np.ndarray) -> np.ndarray:
+            parts.append(len(rows))
+            return rows
+
+        admission = store.core.machine.admission
+        ready = admission._ready_parts
+        monkeypatch.setattr(admission, "_ready_parts", lambda topic: map(read, ready(topic)))
+        assert len(await queue.take_where("t", dwell.select(key="held"), 1)) == 0
+        assert (len(parts), len(calls)) == (0, 3)
+        assert list((await queue.take_where("t", dwell.select(), 2)).ids) == ["free"]
+        assert (len(parts), len(calls)) == (1, 7)
+
+
+async def test_take_by_id__another_precedes__is_found_in_the_first_part() -> None:
+    async with queue_on(FaultyDisk()) as queue:
+        await queue.configure("t", ordered=True)
+        ids = [f"{number:03}" for number in range(300)]
+        await queue.put_many("t", [b"x"] * 300, ids=ids, key="k")
+        machine = embedded(queue).core.machine
+        topic, table = machine.topics.number("t"), machine.table
+        rows = np.flatnonzero(table.topic[: table.top] == topic)
+        seen: list[int] = []
+
+        def parts() -> Iterator[np.ndarray]:
+            for part in np.array_split(rows, 30):
+                seen.append(len(part))
+                yield part
+
+        lanes = machine.admission.lanes(topic)
+        assert lanes is not None
+        for at, expected in ((299, 1), (0, 30)):
+            seen.clear()
+            assert lanes.firsts(rows[at:], parts()).tolist()[0] is (at == 0)
+            assert len(seen) == expected
+
+
+def counted(place: Any, name: str) -> list[None]:
+    """Return a list that grows with each call of a method."""
+    calls: list[None] = []
+    real: Callable[..., Any] = getattr(place, name)
+
+    def call(*how: Any, **more: Any) -> Any:
+        calls.append(None)
+        return real(*how, **more)
+
+    setattr(place, name, call)
+    return calls

@@ -161,8 +161,10 @@ class ObservedStore(EmbeddedStore):
         lease_ms: int,
         owner: str,
         versions: U64 | None = None,
+        limit: int | None = None,
     ) -> Batch:
         """Take messages by id, and let the model do so."""
+        assert limit is None, "the model knows of no limit"
         names = [bytes(id_).decode() for id_ in ids]
         return await self._observe_take(
             lambda model: model.take_ids(topic, names, lease_ms, owner),

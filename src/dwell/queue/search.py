@@ -8,6 +8,7 @@ pages.
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -138,7 +139,7 @@ async def take_where(
             # Frees the page before the taken messages are read again.
             del page
             check()
-            await _take_up_to(limit, store, topic, left, versions, lease_ms, owner, taken)
+            await _take_up_to(limit, store, topic, left, versions, lease_ms, owner, taken, check)
             if sum(map(len, taken)) == limit:
                 return Page(Batch.joined(taken), None)
             cursor = following
@@ -193,6 +194,7 @@ async def _take_up_to(
     lease_ms: int,
     owner: str,
     taken: list[Batch],
+    check: Callable[[], None],
 ) -> None:
     """Add the given messages that are ready to ``taken``, until it holds ``limit``.
 
@@ -200,8 +202,12 @@ async def _take_up_to(
     again, until a call leases none.
     """
     while ids and (missing := limit - sum(map(len, taken))):
-        some = ids[:missing], versions[:missing]
-        got = set((await _take(store, topic, *some, lease_ms, owner, taken)).ids)
+        check()
+        # Of very many messages, few may be free to be taken; each call is a search of its own.
+        more: dict[str, Any] = {"limit": missing} if store.limits_ids else {}
+        most = len(ids) if more else missing
+        some = ids[:most], versions[:most]
+        got = set((await _take(store, topic, *some, lease_ms, owner, taken, **more)).ids)
         left_out = [at for at, id_ in enumerate(some[0]) if got and id_.decode() not in got]
         rest = [*left_out, *range(len(some[0]), len(ids))]
         ids, versions = [ids[at] for at in rest], versions[rest]
@@ -215,9 +221,10 @@ async def _take(
     lease_ms: int,
     owner: str,
     taken: list[Batch],
+    **more: Any,
 ) -> Batch:
     """Take the given messages that are ready, and add them to ``taken`` even when cancelled."""
-    task = whole(store.take_ids(topic, ids, lease_ms, owner, versions))
+    task = whole(store.take_ids(topic, ids, lease_ms, owner, versions, **more))
     try:
         await finished(task)
     finally:

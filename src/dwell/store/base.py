@@ -106,6 +106,9 @@ class Store(ABC):
     #: repeat returns the first results (:mod:`dwell.batch.calls`): put as a column, the others as
     #: ``calls``, one for each message, 0 for a message without one.
     keeps_calls: bool = False
+    #: Whether :meth:`take_ids` takes a ``limit``, so that many ids of which few may be taken need
+    #: one call.
+    limits_ids: bool = False
     #: Whether :meth:`stored_bytes` counts.
     counts_bytes: bool = False
     #: How many messages of several callers are joined into one call at most.
@@ -183,7 +186,8 @@ class Store(ABC):
     ) -> Batch:
         """Lease some messages by id, if they are ready, in the order of the ids.
 
-        The others are left out; a paused topic gives none.
+        The others are left out; a paused topic gives none. A store with ``limits_ids`` also takes
+        ``limit``, how many it leases at most: the first that may be taken.
         """
 
     @abstractmethod

@@ -19,6 +19,8 @@ from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.lanes import Kept, Lanes
 from dwell.store.embedded.table import Table
 
+#: How many rows are compared at a time; a search for a key's first message often ends early.
+_AT_ONCE = 1 << 16
 #: Records that change nothing of an existing message except its place on the disk.
 _STRANGE = (
     *(RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.COPY, RecordKind.TOUCH),
@@ -176,18 +178,23 @@ class Admission:
         """Return the lanes of an ordered topic."""
         return self._lanes.get(topic)
 
-    def take_ids(self, topic: int, rows: Rows, now_ms: int) -> Rows:
+    def take_ids(self, topic: int, rows: Rows, limit: int, now_ms: int) -> Rows:
         """Return the ready rows that a take by id may take now; the caller takes them."""
-        lanes, table = self._lanes.get(topic), self._table
+        lanes = self._lanes.get(topic)
         if lanes is not None:
-            ready = table.rows_where(
-                lambda part: (table.topic[part] == topic) & (table.state[part] == State.READY)
-            )
-            rows = rows[lanes.firsts(rows, ready)]
-        rows = rows[: self.allowed(topic, len(rows), now_ms)]
+            rows = rows[lanes.firsts(rows, self._ready_parts(topic))]
+        rows = rows[: self.allowed(topic, min(limit, len(rows)), now_ms)]
         if lanes is not None:
             lanes.enter(rows)
         return rows
+
+    def _ready_parts(self, topic: int) -> Iterator[Rows]:
+        """Yield the ready rows of a topic, a part at a time."""
+        table = self._table
+        for start in range(0, table.top, _AT_ONCE):
+            part = slice(start, min(start + _AT_ONCE, table.top))
+            fits = (table.topic[part] == topic) & (table.state[part] == State.READY)
+            yield np.flatnonzero(fits) + start
 
     def taken(self, rows: Rows, now_ms: int) -> None:
         """Note that messages were taken."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from dwell.message import I64, Rows, State
 from dwell.store.embedded.columns import Columns
-from dwell.store.embedded.distinct import runs_of
+from dwell.store.embedded.distinct import distinct, runs_of
 from dwell.store.embedded.table import Table
 
 #: How many outdated parked entries a topic may have.
@@ -180,23 +180,45 @@ class Lanes:
             heapq.heapify(heap)
         self._entries = sum(map(len, self._heaps.values()))
 
-    def firsts(self, rows: Rows, ready: Rows) -> np.ndarray:
-        """Tell which of some rows may be taken, given all ``ready`` rows of the topic."""
-        table, lanes = self._table, self._kept.lane
+    def firsts(self, rows: Rows, parts: Iterable[Rows]) -> np.ndarray:
+        """Tell which of some ready rows may be taken.
+
+        ``parts`` are all ready rows of the topic; it is read only as far as needed.
+        """
+        lanes = self._kept.lane[rows]
+        may_go: np.ndarray = lanes == 0
+        names = distinct(lanes[~may_go])
+        fronts = np.fromiter(map(self._fronts.get, names.tolist(), repeat(-1)), np.intp, len(names))
+        is_held = fronts >= 0
+        is_held[is_held] = self._table.are_begun(fronts[is_held])
+        # The message that was taken and is not done is the only one of its key, if it is ready.
+        may_go |= np.isin(rows, fronts[is_held])
         # Parked messages come behind the front of their lane.
-        beside = ready[np.isin(lanes[ready], lanes[rows]) & (self._kept.parking[ready] == 0)]
-        beside = beside[np.argsort(lanes[beside], kind="stable")]
-        for column in (table.priority, table.due_ms, table.seq):
-            beside = beside[_are_least(lanes[beside], column[beside])]
-        first = dict(zip(lanes[beside].tolist(), beside.tolist(), strict=True))
-        for lane in set(lanes[rows].tolist()):
-            front = self._fronts.get(lane)
-            if front is not None and self._table.are_begun(np.array([front]))[0]:
-                first[lane] = front
-        names = lanes[rows].tolist()
-        return np.array(
-            [not n or first.get(n) == r for n, r in zip(names, rows.tolist(), strict=True)]
-        )
+        free = np.isin(lanes, names[~is_held]) & (self._kept.parking[rows] == 0)
+        first = self._first_of_each(rows[free])
+        may_go |= np.isin(rows, self._unpreceded(first, parts))
+        return may_go
+
+    def _first_of_each(self, rows: Rows) -> Rows:
+        """Return the first of some rows in each lane, by lane."""
+        table, lanes = self._table, self._kept.lane[rows]
+        order = np.lexsort((table.seq[rows], table.due_ms[rows], table.priority[rows], lanes))
+        first: Rows = rows[order][runs_of(lanes[order])[0]]
+        return first
+
+    def _unpreceded(self, firsts: Rows, parts: Iterable[Rows]) -> Rows:
+        """Return which rows, one of each lane and by lane, come before all others of it."""
+        for part in parts if len(firsts) else ():
+            names, lanes = self._kept.lane[firsts], self._kept.lane[part]
+            at = np.minimum(names.searchsorted(lanes), len(names) - 1)
+            beside = (names[at] == lanes) & (self._kept.parking[part] == 0)
+            part, at = part[beside], at[beside]
+            are_first = np.ones(len(firsts), dtype=bool)
+            are_first[at[self._are_before(part, firsts[at])]] = False
+            firsts = firsts[are_first]
+            if not len(firsts):
+                break
+        return firsts
 
     def parked_rows(self) -> dict[int, list[int]]:
         """Return the parked rows behind each row that is a front."""
@@ -298,15 +320,6 @@ class Lanes:
 
     def _is_good(self, entry: _Entry) -> bool:
         return bool(self._kept.parking.item(entry[_ROW]) == entry[_NUMBER])
-
-
-def _are_least(groups: I64, values: np.ndarray) -> np.ndarray:
-    """Tell which values are the least of their groups, whose members are adjacent."""
-    if not len(groups):
-        return np.zeros(0, np.bool_)
-    starts, counts = runs_of(groups)
-    are_least: np.ndarray = values == np.repeat(np.minimum.reduceat(values, starts), counts)
-    return are_least
 
 
 def _do(what: Callable[..., object], *each: Iterable[Any]) -> None:

@@ -91,6 +91,7 @@ class EmbeddedStore(Counting):
     """
 
     keeps_calls = True
+    limits_ids = True
     counts_bytes = True
     # One sync runs at a time, and covers all earlier writes.
     most_small = 1
@@ -228,24 +229,25 @@ class EmbeddedStore(Counting):
         lease_ms: int,
         owner: str,
         versions: U64 | None = None,
+        limit: int | None = None,
     ) -> Batch:
         """Lease some messages by id, if they are ready (see the contract)."""
-        rows = await self._in_room(lambda: self._take_ids(topic, ids, versions, lease_ms, owner))
+        which, most = _Named(topic, ids, versions), len(ids) if limit is None else limit
+        rows = await self._in_room(lambda: self._take_ids(which, most, lease_ms, owner))
         return await self._handed(rows)
 
-    def _take_ids(
-        self, topic: str, ids: Sequence[bytes], versions: U64 | None, lease_ms: int, owner: str
-    ) -> Rows:
-        now_ms = self._time.begin()
+    def _take_ids(self, which: _Named, limit: int, lease_ms: int, owner: str) -> Rows:
+        now_ms, topic = self._time.begin(), which.topic
         if self._machine.topics.settings(topic).paused or self._is_forming(topic):
             return _NO_ROWS
-        rows, _, free, _ = self._find(_Named(topic, ids, versions), now_ms)
+        rows, _, free, _ = self._find(which, now_ms)
         good = first_of_each(rows, free & (self._table.state[rows] == State.READY))
         going: Rows = self._machine.unexpired(rows[good], now_ms)
         sizes = self._table.size_bytes[going]
         going = going[: within(sizes, self.core.limits.answer_bytes)]
         if (admission := self._machine.admission).is_used and len(going):
-            going = admission.take_ids(int(self._table.topic[going[0]]), going, now_ms)
+            going = admission.take_ids(int(self._table.topic[going[0]]), going, limit, now_ms)
+        going = going[:limit]
         if len(going):
             # Their entries in the ready runs are dropped when they come to the front.
             self._lease(going, lease_ms, owner, now_ms)

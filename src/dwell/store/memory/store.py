@@ -48,6 +48,8 @@ class MemoryStore(Reading):
     ``max_events`` is the number of latest events that can be read. ``topics`` are its messages.
     """
 
+    limits_ids = True
+
     def __init__(self, clock: Clock, *, max_events: int = 1_000_000) -> None:
         self.clock = clock
         self._draw()
@@ -146,6 +148,7 @@ class MemoryStore(Reading):
         lease_ms: int,
         owner: str,
         versions: U64 | None = None,
+        limit: int | None = None,
     ) -> Batch:
         """Lease some messages by id, if they are ready."""
         now_ms = self._enter()
@@ -155,6 +158,7 @@ class MemoryStore(Reading):
         every = self._find(topic, ids, versions)
         found = dict.fromkeys(row for row in every if row is not None)
         rows = known.takeable_of([row for row in found if row.state is State.READY])
+        rows = rows[:limit]
         rows = fitting(rows[: self._allowed(known, len(rows), now_ms)])
         for row in rows:
             self._lease(row, lease_ms, owner, now_ms)

@@ -1,5 +1,7 @@
 """Picking: the next messages, messages by id and by number, and a new priority."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,25 @@ class Picks(Suite):
         await rig.configure(paused=True)
         assert len(await rig.take_by_ids("a")) == 0
         assert len(await rig.store.take_ids("unknown", encoded(["a"]), 0, "me")) == 0
+
+    @scenario
+    async def test_take_by_id_up_to_a_limit(self, rig: Rig) -> None:
+        """It takes the first that may be taken, and counts no others."""
+        if not rig.store.limits_ids:
+            pytest.skip("its takes by id have no limit")
+        most: dict[str, Any] = {"limit": 2}
+        await rig.put("a", "b", "c")
+        batch = await rig.store.take_ids("t", encoded(["?", "c", "a", "b"]), 0, "me", **most)
+        assert list(batch.ids) == ["c", "a"]
+        await rig.release(receipts_of(batch))
+        await rig.configure(ordered=True)
+        await rig.put("k1", "k2", key="k")
+        await rig.put("l1", "l2", key="l")
+        await rig.take_by_ids("c", "l1")
+        asked = encoded(["l2", "k2", "b", "k1", "a"])
+        for expected in (["b", "k1"], ["a"], []):
+            batch = await rig.store.take_ids("t", asked, 0, "me", **most)
+            assert list(batch.ids) == expected
 
     @within_a_shard
     @scenario
