@@ -39,6 +39,8 @@ SMALL = st.fixed_dictionaries(
         "deal_at": st.sampled_from((1, 2, 5)),
         "wheel_runs": st.sampled_from((4, 6)),
         "spare_entries": st.sampled_from((0, 2)),
+        "spare_parked": st.sampled_from((0, 2)),
+        "few_ready": st.sampled_from((0, 5)),
         "small_chunk": st.sampled_from((1, 3)),
         "sweep_every": st.sampled_from((1, 3)),
         "most_ended": st.sampled_from((1, 2)),
@@ -258,6 +260,32 @@ def test_an_unknown_way_to_sync_is_refused(tmp_path: Path) -> None:
         with pytest.raises(dwell.InvalidSettings, match='expected "always", "never" or a time'):
             dwell.open(tmp_path / "store", sync=sync)
     assert not (tmp_path / "store").exists()
+
+
+async def test_holders_of_very_many__are_counted_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(counting, "_LEASED_AT_ONCE", 10)
+    monkeypatch.setattr(counting, "_OWNERS_AT_ONCE", 1)
+    clock = SimulatedClock()
+    async with Queue(EmbeddedStore(tmp_path, clock=clock)) as queue:
+        for topic in ("a", "b"):
+            await queue.put_many(topic, ["x"] * 50)
+        start_ms = clock.now_ms()
+        for number, (topic, owner, count) in enumerate(
+            [("a", "me", 20), ("b", "me", 15), ("a", "you", 30), ("b", "me", 15), ("b", "you", 1)]
+        ):
+            await queue.take(topic, count, owner=owner, lease=f"{60 - number}s")
+        looking, turns = asyncio.ensure_future(queue.holders()), 0
+        while not looking.done():
+            turns += 1
+            await asyncio.sleep(0)
+        held = [(one.owner, one.topic, one.messages, one.until_ms) for one in await looking]
+        assert held == [
+            ("me", "b", 30, start_ms + 57_000),
+            ("you", "a", 30, start_ms + 58_000),
+            ("me", "a", 20, start_ms + 60_000),
+            ("you", "b", 1, start_ms + 56_000),
+        ]
+        assert turns > 10
 
 
 async def test_holders_are_found_without_a_look_at_all_topics(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dwell.store import fairness
 from dwell.store.embedded.fairness import LaneTurns
 from dwell.store.fairness import FairTurns
 
@@ -111,3 +112,50 @@ def test_keys_that_are_taken_from_by_ids_are_forgotten() -> None:
         turns.leave([key], [1])
     assert len(turns._last) < 3_000
     assert turns.next([-1], [1]) == [2]
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.lists(st.integers(0, 30), min_size=1, max_size=6)), max_size=40
+    )
+)
+def test_to_forget_keys_in_parts_changes_no_turn(
+    steps: list[tuple[bool, list[int]]],
+) -> None:
+    """While keys are looked at, a few with each call, those not looked at yet count too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fairness, "_LOOKED_AT", -9)
+        forgetful: FairTurns[int] = FairTurns()
+        other: FairTurns[int] = FairTurns()
+        ready: list[tuple[int, int]] = []
+        for leaves, keys in steps:
+            forgetful._most, other._most = 0, 1 << 60
+            if not leaves:
+                keys = list(dict.fromkeys(keys))
+                turns = other.next(keys, [1] * len(keys))
+                assert forgetful.next(keys, [1] * len(keys)) == turns
+                ready += zip(turns, keys, strict=True)
+                continue
+            ready.sort()
+            going, ready = ready[: len(keys)], ready[len(keys) :]
+            for turn, key in going:
+                for one in (forgetful, other):
+                    if turn % 3 == 2:
+                        one.give_back([key], [[turn]])
+                    else:
+                        one.take(turn, [key], [1])
+
+
+def test_very_many_keys_are_forgotten_in_parts() -> None:
+    turns: FairTurns[int] = FairTurns()
+    keys = range(20_000)
+    turns.next(keys, [1] * len(keys))
+    turns.take(0, keys[:-1], [1] * (len(keys) - 1))
+    turns.take(1, [], [])
+    left = [len(keys)]
+    for key in range(-30, 0):
+        assert turns.next([key], [1]) == [1]
+        left.append(len(turns._unseen))
+    assert max(-np.diff(left)) <= 2 + fairness._LOOKED_AT
+    assert left[-1] == 0
+    assert len(turns._last) <= 30

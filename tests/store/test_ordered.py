@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,12 @@ import pytest
 import dwell
 from dwell.clock import SimulatedClock
 from dwell.queue import Queue
+from dwell.store.embedded.lanes import Lanes
 from dwell.store.embedded.runs import Chunk
 from dwell.testing.faults import FaultyDisk
 from tests.alive import newcomers
 from tests.store.test_limits import embedded, queue_on
+from tools.parts import disagreements
 
 
 async def taken(queue: Queue, limit: int = 100) -> list[str]:
@@ -123,6 +127,7 @@ async def test_forming__other_calls_meanwhile__see_no_message_out_of_order() -> 
                 assert embedded(queue).ready("t") == 0
                 # On a slow machine this may take as long as a whole change.
                 assert len(await queue.peek("other", 1)) == 1
+                assert await queue.count_urgent("t", 2_000) in (40, 41)
                 looks += 1
             if looks == 3:
                 await queue.cancel("t", "07")
@@ -197,6 +202,104 @@ async def test_take_by_id__another_precedes__is_found_in_the_first_part() -> Non
             seen.clear()
             assert lanes.firsts(rows[at:], parts()).tolist()[0] is (at == 0)
             assert len(seen) == expected
+
+
+@pytest.mark.parametrize("keys", [1, 7])
+async def test_outdated_parked_entries__very_many__are_thrown_away_in_parts(
+    keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one key or several, while those that are left are taken in order."""
+    looked: list[int] = []
+    throw_away = Lanes._throw_away
+
+    def noted(self: Lanes, most: int) -> None:
+        before = self.size
+        throw_away(self, most)
+        looked.append(most)
+        assert before - self.size <= most
+
+    monkeypatch.setattr(Lanes, "_throw_away", noted)
+    async with queue_on(FaultyDisk(), spare_parked=9) as queue:
+        await queue.configure("t", ordered=True)
+        ids, of_keys = [f"{n:03}" for n in range(400)], [f"k{n % keys}" for n in range(400)]
+        await queue.put_many("t", [b"x"] * 400, ids=ids, key=of_keys)
+        front = await queue.take("t", 400)
+        await queue.cancel("t", ids[50:390])
+        lanes = embedded(queue).core.machine.admission.lanes(0)
+        assert lanes is not None
+        assert lanes.size == 400 - keys
+        for number in range(8):
+            await queue.put("t", b"x", id=f"late{number}", key="k0")
+            assert await taken(queue) == []
+        assert disagreements(embedded(queue)) == []
+        left = [*ids[:50], *ids[390:], *(f"late{number}" for number in range(8))]
+        found = list[str]()
+        while len(front):
+            found += front.ids
+            await queue.ack(front)
+            front = await queue.take("t", 400)
+        for key in range(keys):
+            of_key = [n for n in left if (0 if n[0] == "l" else int(n) % keys) == key]
+            assert [n for n in found if n in of_key] == of_key
+        assert sorted(found) == sorted(left)
+        assert len(looked) > 5
+        assert max(looked) <= 9 + 1 + 400
+        assert sorted(looked)[len(looked) // 2] <= 9 + 1 + 1
+        assert lanes.size == lanes.parked == 0
+
+
+async def test_count_urgent__few_or_many__counts_the_same() -> None:
+    """From the entries of a small topic as from all rows, whatever its settings are."""
+    async with queue_on(FaultyDisk(), swept_rows=3) as queue:
+        chance, ready = random.Random(1), embedded(queue).core.machine.ready
+        names = {"plain": {}, "o": {"ordered": True}, "f": {"fair": True}}
+        names["both"] = {"ordered": True, "fair": True}
+        for name, settings in names.items():
+            await queue.configure(name, **settings)
+        for step in range(60):
+            for name in names:
+                keys = [chance.choice("abc") for _ in range(3)]
+                ids, priorities = [f"{step} {n}" for n in range(3)], [chance.randrange(5)] * 3
+                await queue.put_many(name, [b"x"] * 3, ids=ids, key=keys, priority=priorities)
+                batch = await queue.take(name, chance.randrange(3) or 1, lease="1h")
+                if chance.random() < 0.7:
+                    await queue.ack(batch)
+                back = f"{chance.randrange(step + 1)} 1"
+                await queue.reschedule(name, back, delay=chance.choice(("1h", "0s")))
+                await queue.cancel(name, f"{chance.randrange(step + 1)} 2")
+                counts = await queue.count_urgent(name, 3)
+                few, ready._limits = ready._limits, replace(ready._limits, few_ready=-1)
+                assert await queue.count_urgent(name, 3) == counts
+                ready._limits = few
+
+
+async def test_count_urgent__many__lets_others_go_on_between_parts() -> None:
+    async with queue_on(FaultyDisk(), swept_rows=10, few_ready=5) as queue:
+        await queue.put_many("t", [b"x"] * 100)
+        assert await turns_of(queue.count_urgent("t", 2_000)) == (100, 10)
+
+
+async def test_fair_keys__their_turns_are_freed_in_parts() -> None:
+    """When a topic is fair no longer, as when it becomes fair anew."""
+    async with queue_on(FaultyDisk(), formed_rows=10) as queue:
+        await queue.configure("t", fair=True)
+        await queue.put_many("t", [b"x"] * 200, key=[f"k{n}" for n in range(200)])
+        admission = embedded(queue).core.machine.admission
+        turns = admission._turns[0]
+        frees = counted(turns, "free")
+        await queue.configure("t", fair=False)
+        assert len(frees) >= 200 // 10
+        assert turns.free(1) == 0
+
+
+async def turns_of(work: Coroutine[Any, Any, Any]) -> tuple[Any, int]:
+    """Return what comes of some work, and how many turns others had meanwhile."""
+    task, turns = asyncio.ensure_future(work), 0
+    await asyncio.sleep(0)
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    return await task, turns
 
 
 def counted(place: Any, name: str) -> list[None]:

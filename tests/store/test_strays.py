@@ -16,7 +16,8 @@ from dwell.batch.stats import TopicStats
 from dwell.clock import SimulatedClock
 from dwell.message import State, TopicSettings
 from dwell.store.base import Store
-from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded import EmbeddedStore, check
+from dwell.store.embedded.strays import bodiless
 from dwell.store.memory import MemoryStore
 from dwell.testing.machine import StoreMachine
 from dwell.testing.rig import Rig, receipts_of
@@ -101,6 +102,27 @@ async def test_a_body_that_is_damaged_on_the_disk_is_found_and_let_go(tmp_path: 
         await rig.store.open()
         assert await found(rig) == []
         await all_are_whole(rig)
+
+
+async def test_bodies_of_very_many__are_looked_for_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others end, move or put between two parts is told as it is in the end."""
+    monkeypatch.setattr(check, "_ROWS_AT_ONCE", 10)
+    rig, store = embedded(tmp_path)
+    await store.open()
+    await rig.put(*(f"{number}" for number in range(100)))
+    machine, position = store.core.machine, int(store.core.machine.table.position[0])
+    looking = asyncio.ensure_future(bodiless(machine, [(0, position)], 1 << 62, 1000))
+    for _ in range(6):
+        await asyncio.sleep(0)
+    assert not looking.done()
+    await rig.cancel("3", "50", "99")
+    assert len(await looking) == 97
+    assert (await bodiless(machine, [(0, position)], 1 << 62, 15)).tolist() == [
+        *(at for at in range(16) if at != 3)
+    ]
+    await store.close()
 
 
 async def test_a_made_id_is_told_though_its_body_is_gone(tmp_path: Path) -> None:

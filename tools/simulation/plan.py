@@ -76,6 +76,7 @@ def _limits(chance: random.Random) -> dict[str, int]:
         "deal_at": (1, 2, 5, 20),
         "wheel_runs": (4, 4, 12),
         "spare_entries": (0, 2, 10),
+        "spare_parked": (0, 2, 10),
         "small_chunk": (1, 2, 8),
         "sweep_every": (1, 2, 8),
         "most_ended": (1, 2, 3),

@@ -381,7 +381,8 @@ class Store(ABC):
     async def holders(self, limit: int, prefixes: tuple[str, ...] = ALL_TOPICS) -> list[Holder]:
         """Return the owners with messages under lease, most messages first, at most ``limit``.
 
-        Only topics whose names start with one of ``prefixes`` count.
+        Only topics whose names start with one of ``prefixes`` count. Other tasks run during the
+        count, so messages taken or ended then may count or not.
         """
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:

@@ -12,6 +12,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 #: How many keys without future turns are kept.
 _SPARE = 1_024
+#: How many keys are looked at, beside those of new messages, before others go on.
+_LOOKED_AT = 1_024
 
 
 class FairTurns(Generic[Key]):
@@ -23,6 +25,8 @@ class FairTurns(Generic[Key]):
     def __init__(self) -> None:
         self._now = 0
         self._last: dict[Key, int] = {}
+        # While keys are forgotten: those not yet looked at.
+        self._unseen: dict[Key, int] = {}
         self._most = _SPARE
         self._standing: dict[Key, int] = {}
         #: How many more takes the turn lasts at most; not known until the first of them.
@@ -33,24 +37,49 @@ class FairTurns(Generic[Key]):
 
         Each further message of a key has the turn after the previous message.
         """
+        if self._unseen or len(self._last) > self._most:
+            self._forget(keys, 2 * len(keys) + _LOOKED_AT)
         now, last, standing = self._now, self._last, self._standing
         firsts = [max(now, last.get(key, -1) + 1) for key in keys]
         last.update(zip(keys, map(int.__add__, firsts, (n - 1 for n in numbers)), strict=True))
         for key, number in zip(keys, numbers, strict=True):
             standing[key] = standing.get(key, 0) + number
-        if len(last) > self._most:
-            self._forget()
         return firsts
 
-    def _forget(self) -> None:
+    def _forget(self, kept: Sequence[Key], most: int) -> None:
         """Drop keys whose turns are over; if too many remain, also keys without ready messages.
 
-        Takes by id advance no turn, so many keys may have future turns without messages.
+        Takes by id advance no turn, so many keys may have future turns without messages. At most
+        ``most`` are looked at, more than new ones come: so it comes to an end, in parts that hold
+        up nobody. ``kept`` are not dropped.
         """
-        last = {key: turn for key, turn in self._last.items() if turn >= self._now}
-        if len(last) > 2 * len(self._standing) + _SPARE:
-            last = {key: last[key] for key in self._standing if key in last}
-        self._last, self._most = last, 2 * len(last) + _SPARE
+        if not self._unseen:
+            self._unseen, self._last = self._last, {}
+        self._look_at(kept)
+        unseen, last = self._unseen, self._last
+        many, standing = 2 * len(self._standing) + _SPARE, self._standing
+        for _ in range(min(most, len(unseen))):
+            key, turn = unseen.popitem()
+            if turn >= self._now and (len(last) < many or key in standing):
+                last[key] = turn
+        if not unseen:
+            self._most = 2 * len(last) + _SPARE
+
+    def _look_at(self, keys: Sequence[Key]) -> None:
+        """Have the last turns of some keys at hand, while keys are forgotten."""
+        if self._unseen:
+            for key in keys:
+                if (turn := self._unseen.pop(key, None)) is not None:
+                    self._last[key] = turn
+
+    def free(self, most: int) -> int:
+        """Free at most ``most`` keys; return how many."""
+        freed = 0
+        for keys in (self._unseen, self._last, self._standing):
+            while keys and freed < most:
+                keys.popitem()
+                freed += 1
+        return freed
 
     def take(self, turn: int, keys: Sequence[Key], numbers: Sequence[int]) -> None:
         """Note that messages of each key were taken, ``numbers`` of each, the last in a turn.
@@ -76,7 +105,7 @@ class FairTurns(Generic[Key]):
                 standing[key] = left
         if not standing:
             # No message waits, so no key has had more than its share.
-            self._takes_left, self._last = None, {}
+            self._takes_left, self._last, self._unseen = None, {}, {}
 
     def give_back(self, keys: Sequence[Key], turns: Sequence[Sequence[int]]) -> None:
         """Note that messages of each key left without a take, with their turns, last first.
@@ -84,6 +113,7 @@ class FairTurns(Generic[Key]):
         The last turns of a key become its next turns again. Once all messages of a key have left,
         turns given back earlier are free again, too.
         """
+        self._look_at(keys)
         last = self._last
         for key, given in zip(keys, turns, strict=True):
             if key not in last:

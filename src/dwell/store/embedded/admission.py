@@ -17,10 +17,9 @@ from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.fairness import LaneTurns
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.lanes import Kept, Lanes
+from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.table import Table
 
-#: How many rows are compared at a time; a search for a key's first message often ends early.
-_AT_ONCE = 1 << 16
 #: Records that change nothing of an existing message except its place on the disk.
 _STRANGE = (
     *(RecordKind.PUT, RecordKind.PUT_OWN, RecordKind.COPY, RecordKind.TOUCH),
@@ -48,14 +47,15 @@ class Opened(NamedTuple):
 class Admission:
     """The limits on the takes of all topics; a topic is named by its number."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, limits: Limits) -> None:
         self._table = table
+        self._limits = limits
         self._settings: dict[int, TopicSettings] = {}
         self._kept = Kept()
         self._lanes: dict[int, Lanes] = {}
         self._turns: dict[int, LaneTurns] = {}
         self._expected: set[int] = set()
-        self._retired: list[Lanes] = []
+        self._retired: list[Lanes | LaneTurns] = []
         self.allowances: Allowances[int] = Allowances()
 
     @property
@@ -90,13 +90,13 @@ class Admission:
             self._settings.pop(topic, None)
         had_lanes, had_turns = topic in self._lanes, topic in self._turns
         if settings.ordered and not had_lanes:
-            self._lanes[topic] = Lanes(self._table, self._kept)
+            self._lanes[topic] = Lanes(self._table, self._kept, self._limits)
         if settings.fair and not had_turns:
             self._turns[topic] = LaneTurns()
         if not settings.ordered and had_lanes:
             self._retired.append(self._lanes.pop(topic))
-        if not settings.fair:
-            self._turns.pop(topic, None)
+        if not settings.fair and had_turns:
+            self._retired.append(self._turns.pop(topic))
         return (had_lanes, had_turns) != (settings.ordered, settings.fair)
 
     def expect(self, topic: int) -> None:
@@ -114,14 +114,15 @@ class Admission:
         its = self._table.topic[:top] == topic
         self._kept.parking[:top][its] = self._kept.turn[:top][its] = 0
         if topic in self._turns:
+            self._retired.append(self._turns[topic])
             self._turns[topic] = LaneTurns()
         if topic in self._lanes:
             self._retired.append(self._lanes[topic])
-            lanes = self._lanes[topic] = Lanes(self._table, self._kept)
+            lanes = self._lanes[topic] = Lanes(self._table, self._kept, self._limits)
             lanes.begin(begun)
 
     def free(self, most: int) -> bool:
-        """Free a part of the lanes that are no longer used; tell whether more is left.
+        """Free a part of the lanes and turns no longer used; tell whether more is left.
 
         Freeing millions of entries at once would block all callers.
         """
@@ -190,9 +191,9 @@ class Admission:
 
     def _ready_parts(self, topic: int) -> Iterator[Rows]:
         """Yield the ready rows of a topic, a part at a time."""
-        table = self._table
-        for start in range(0, table.top, _AT_ONCE):
-            part = slice(start, min(start + _AT_ONCE, table.top))
+        table, step = self._table, self._limits.scanned_rows
+        for start in range(0, table.top, step):
+            part = slice(start, min(start + step, table.top))
             fits = (table.topic[part] == topic) & (table.state[part] == State.READY)
             yield np.flatnonzero(fits) + start
 

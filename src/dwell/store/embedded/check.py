@@ -8,7 +8,7 @@ snapshot for the next start.
 import asyncio
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from dwell.store.embedded.ownids import have_own, ids_of
 _EVENTS_BYTES = 1 << 62
 #: How many lost messages are named, and how many ids are read at once.
 _MOST_NAMED, _IDS_AT_ONCE = 100, 1 << 20
+#: How many rows are compared with the frames at once.
+_ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(slots=True)
@@ -194,11 +196,22 @@ def with_anothers_id(core: Core) -> Rows:
 
 def unreadable(machine: Machine, whole: list[tuple[int, int]]) -> Rows:
     """Return the rows of messages whose blobs do not lie in a whole frame."""
+    return np.concatenate([np.zeros(0, np.intp), *unreadable_parts(machine, whole)])
+
+
+def unreadable_parts(machine: Machine, whole: list[tuple[int, int]]) -> Iterator[Rows]:
+    """Yield such rows, those of a part of the table at a time."""
     table = machine.table
-    rows = table.rows_where(lambda part: table.state[part] != State.GONE)
+    for start in range(0, table.top, _ROWS_AT_ONCE):
+        part = slice(start, min(start + _ROWS_AT_ONCE, table.top))
+        yield lost_of(machine, whole, np.flatnonzero(table.state[part] != State.GONE) + start)
+
+
+def lost_of(machine: Machine, whole: list[tuple[int, int]], rows: Rows) -> Rows:
+    """Return which of some rows have a blob that does not lie in a whole frame."""
     if not len(rows) or not whole:
         return rows
-    ranges = np.array(whole, dtype=np.int64)
+    table, ranges = machine.table, np.array(whole, dtype=np.int64)
     start = table.position[rows]
     index = np.maximum(np.searchsorted(ranges[:, 0], start, side="right") - 1, 0)
     inside = (start >= ranges[index, 0]) & (start + table.size_bytes[rows] <= ranges[index, 1])

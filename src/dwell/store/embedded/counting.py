@@ -5,22 +5,28 @@ The columns are long, so a pass over them goes part by part, and other tasks run
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from dwell.batch.prefixes import Prefixes
 from dwell.batch.spans import Spans
 from dwell.batch.stats import ALL_TOPICS, Holder
-from dwell.message import I64, State
+from dwell.message import I64, Rows, State
+from dwell.slices import slices
 from dwell.store.base import Store
 from dwell.store.embedded.core import Core
+from dwell.store.embedded.distinct import distinct, runs_of
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.sweeping import listed_topics
 from dwell.store.embedded.table import Table
+from dwell.store.embedded.thread import in_thread
 from dwell.store.embedded.timekeeper import Timekeeper
 
 #: How many rows are counted before other tasks run: about a millisecond.
 _AT_ONCE = 1 << 18
+#: How many rows are grouped by owner, and how many owners are looked through, in the same way.
+_LEASED_AT_ONCE, _OWNERS_AT_ONCE = 1 << 16, 50_000
 _NEVER = 2**62
 #: How many names are compared before other tasks run, and the part of a pair that is the topic.
 _NAMES_AT_ONCE, _TOPIC = 1000, 0xFFFFFFFF
@@ -66,28 +72,25 @@ class Counting(Store):
         table = self._table
         if not table.total(State.LEASED):
             return []
-        rows = table.rows_where(lambda part: table.state[part] == State.LEASED)
-        owners, topics = table.owner[rows].astype(np.int64), table.topic[rows].astype(np.int64)
-        pairs, where, counts = np.unique(
-            owners << 32 | topics, return_inverse=True, return_counts=True
-        )
-        until_ms = np.full(len(pairs), _NEVER)
-        np.minimum.at(until_ms, where, table.lease_until_ms[rows])
-        names = {number: name for name, number in self._machine.owners.items()}
-        of_topics = list(map(self._machine.topics.names.__getitem__, (pairs & _TOPIC).tolist()))
-        # The rest is of the moment when the rows were read.
-        most = np.argsort(-counts, kind="stable")
+        names, owners = list(self._machine.topics.names), self._machine.owners
+        found = [_Held.of(table, np.zeros(0, np.intp))]
+        async for part in self._parts(_LEASED_AT_ONCE):
+            rows = np.flatnonzero(table.state[part] == State.LEASED) + part.start
+            found.append(_Held.of(table, rows))
+        held = await in_thread(_Held.joined, found)
+        numbers = held.pairs & _TOPIC
+        most = np.flatnonzero(numbers < len(names))
         if prefixes != ALL_TOPICS:
-            most = most[(await _covered(of_topics, prefixes))[most]]
-        return [
-            Holder(
-                names.get(int(pairs[at]) >> 32, ""),
-                of_topics[at],
-                int(counts[at]),
-                int(until_ms[at]),
-            )
-            for at in most[:limit].tolist()
-        ]
+            topics = distinct(numbers[most])
+            covered = await _covered([names[number] for number in topics.tolist()], prefixes)
+            most = most[covered[topics.searchsorted(numbers[most])]]
+        most = most[:limit]
+        of_owners = await _named(owners, (held.pairs[most] >> 32).tolist())
+        columns = (numbers[most], held.counts[most], held.until_ms[most])
+        rows = zip(of_owners, *(column.tolist() for column in columns), strict=True)
+        now = self._machine.topics.names
+        # The number of a topic that was dropped may be another's since.
+        return [Holder(o, names[n], count, ms) for o, n, count, ms in rows if names[n] == now[n]]
 
     async def condition(self) -> dict[str, int | str]:
         """Return how the journal, the snapshots, the event log and the disk are."""
@@ -112,12 +115,57 @@ class Counting(Store):
             count += int((is_there & (table.state[part] != State.GONE)).sum())
         return count
 
-    async def _parts(self) -> AsyncIterator[slice]:
+    async def _parts(self, at_once: int = _AT_ONCE) -> AsyncIterator[slice]:
         start = 0
         while start < self._table.top:
-            yield slice(start, min(start + _AT_ONCE, self._table.top))
-            start += _AT_ONCE
+            yield slice(start, min(start + at_once, self._table.top))
+            start += at_once
             await asyncio.sleep(0)
+
+
+class _Held(NamedTuple):
+    """How many messages each owner holds of each topic, and when the first lease ends.
+
+    The owner is the upper half of a pair, the topic the lower.
+    """
+
+    pairs: I64
+    counts: I64
+    until_ms: I64
+
+    @classmethod
+    def of(cls, table: Table, rows: Rows) -> "_Held":
+        """Count some leased messages."""
+        pairs = table.owner[rows].astype(np.int64) << 32 | table.topic[rows]
+        return cls(pairs, np.ones(len(rows), np.int64), table.lease_until_ms[rows]).grouped()
+
+    @classmethod
+    def joined(cls, parts: "list[_Held]") -> "_Held":
+        """Join what was counted in parts, most messages first."""
+        held = cls(*map(np.concatenate, zip(*parts, strict=True))).grouped()
+        order = np.argsort(-held.counts, kind="stable")
+        return cls(*(column[order] for column in held))
+
+    def grouped(self) -> "_Held":
+        """Return each pair once."""
+        if not len(self.pairs):
+            return self
+        order = np.argsort(self.pairs, kind="stable")
+        starts, _ = runs_of(self.pairs[order])
+        return _Held(
+            self.pairs[order][starts],
+            np.add.reduceat(self.counts[order], starts),
+            np.minimum.reduceat(self.until_ms[order], starts),
+        )
+
+
+async def _named(owners: dict[str, int], numbers: list[int]) -> list[str]:
+    """Return the names of owners, "" for one that is no longer known."""
+    names = dict.fromkeys(numbers, "")
+    for some in slices(list(owners.items()), _OWNERS_AT_ONCE):
+        names |= {number: name for name, number in some if number in names}
+        await asyncio.sleep(0)
+    return [names[number] for number in numbers]
 
 
 async def _covered(names: list[str], prefixes: tuple[str, ...]) -> np.ndarray:

@@ -17,6 +17,10 @@ class LaneTurns:
     def __init__(self) -> None:
         self._turns: FairTurns[int] = FairTurns()
 
+    def free(self, most: int) -> int:
+        """Free at most ``most`` keys, once the turns are no longer used; return how many."""
+        return self._turns.free(most)
+
     def next(self, lanes: np.ndarray) -> I64:
         """Return the turns of messages of some lanes that have become ready, in their order."""
         order = np.argsort(lanes, kind="stable")

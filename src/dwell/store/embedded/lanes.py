@@ -8,7 +8,7 @@ is gone. Nothing of this is on the disk: it follows from the messages.
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from itertools import compress, repeat
+from itertools import chain, compress, repeat
 from operator import itemgetter, not_
 from typing import Any
 
@@ -17,10 +17,8 @@ import numpy as np
 from dwell.message import I64, Rows, State
 from dwell.store.embedded.columns import Columns
 from dwell.store.embedded.distinct import distinct, runs_of
+from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.table import Table
-
-#: How many outdated parked entries a topic may have.
-_SPARE = 4_096
 
 
 class Kept(Columns):
@@ -50,13 +48,19 @@ _NO_ENTRY: _Entry = (0, 0, 0, 0, -1)
 class Lanes:
     """The lanes of one topic."""
 
-    def __init__(self, table: Table, kept: Kept) -> None:
+    def __init__(self, table: Table, kept: Kept, limits: Limits) -> None:
+        self._spare = limits.spare_parked
         self._table = table
         self._kept = kept
         self._fronts: dict[int, int] = {}
         # For lanes with several messages taken and not done when the topic became ordered.
         self._begun: dict[int, set[int]] = {}
         self._heaps: defaultdict[int, list[_Entry]] = defaultdict(list)
+        # While outdated entries are thrown away: the lanes to look at, and the rest of one heap,
+        # which is looked at from its end, so that it stays a heap.
+        self._unseen: list[int] = []
+        self._rest: list[_Entry] = []
+        self._rest_lane = 0
         self._entries = self._last_number = 0
         #: How many ready messages cannot be taken.
         self.parked = 0
@@ -64,13 +68,12 @@ class Lanes:
     def free(self, most: int) -> int:
         """Free at most ``most`` parked entries and fronts; return how many."""
         freed = 0
-        while self._heaps and freed < most:
-            lane, heap = self._heaps.popitem()
-            count = len(heap)
-            del heap[freed - most :]
-            freed += count - len(heap) + (not heap)
-            if heap:
-                self._heaps[lane] = heap
+        while (self._rest or self._heaps) and freed < most:
+            if not self._rest:
+                _, self._rest = self._heaps.popitem()
+            count = len(self._rest)
+            del self._rest[freed - most :]
+            freed += count - len(self._rest) + (not self._rest)
         while self._fronts and freed < most:
             self._fronts.popitem()
             freed += 1
@@ -170,15 +173,25 @@ class Lanes:
         self._last_number += len(rows)
         self.parked += len(rows)
         self._entries += len(rows)
-        if self._entries > 2 * self.parked + _SPARE:
-            self._throw_away()
+        if self._rest or self._unseen or self._entries > 2 * self.parked + self._spare:
+            # More than were added: so it comes to an end, in parts that hold up nobody.
+            self._throw_away(len(rows) + 1 + self._spare)
 
-    def _throw_away(self) -> None:
-        heaps = {lane: list(filter(self._is_good, heap)) for lane, heap in self._heaps.items()}
-        self._heaps = defaultdict(list, {lane: heap for lane, heap in heaps.items() if heap})
-        for heap in self._heaps.values():
-            heapq.heapify(heap)
-        self._entries = sum(map(len, self._heaps.values()))
+    def _throw_away(self, most: int) -> None:
+        """Throw outdated entries away, out of ``most`` entries and lanes at most."""
+        if not (self._rest or self._unseen):
+            self._unseen = list(self._heaps)
+        while most > 0 and (self._rest or self._unseen):
+            if not self._rest:
+                self._rest_lane = self._unseen.pop()
+                self._rest = self._heaps.pop(self._rest_lane, [])
+                most -= 1
+            some = self._rest[-most:] if most else []
+            del self._rest[len(self._rest) - len(some) :]
+            most -= len(some)
+            if good := list(filter(self._is_good, some)):
+                _do(heapq.heappush, repeat(self._heaps[self._rest_lane]), good)
+            self._entries -= len(some) - len(good)
 
     def firsts(self, rows: Rows, parts: Iterable[Rows]) -> np.ndarray:
         """Tell which of some ready rows may be taken.
@@ -222,10 +235,26 @@ class Lanes:
 
     def parked_rows(self) -> dict[int, list[int]]:
         """Return the parked rows behind each row that is a front."""
-        return {
-            self._fronts[lane]: [entry[_ROW] for entry in heap if self._is_good(entry)]
-            for lane, heap in self._heaps.items()
-        }
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for lane, heap in chain(self._heaps.items(), self._rest_items()):
+            found[self._fronts[lane]] += [e[_ROW] for e in heap if self._is_good(e)]
+        return found
+
+    def _rest_items(self) -> list[tuple[int, list[_Entry]]]:
+        return [(self._rest_lane, self._rest)] if self._rest else []
+
+    @property
+    def size(self) -> int:
+        """How many parked entries there are, including outdated entries."""
+        return self._entries
+
+    def parked_rows_of(self) -> Rows:
+        """Return the rows that are parked, in no order."""
+        entries = list(chain(self._rest, *self._heaps.values()))
+        rows = np.fromiter(map(_ROW_OF, entries), np.intp, len(entries))
+        numbers = np.fromiter(map(_NUMBER_OF, entries), np.int64, len(entries))
+        parked: Rows = rows[self._kept.parking[rows] == numbers]
+        return parked
 
     def enter(self, rows: Rows) -> None:
         """Make messages that are about to be taken by id the fronts of their lanes."""
@@ -248,9 +277,10 @@ class Lanes:
         fronts = np.fromiter(map(self._fronts.get, lanes.tolist(), repeat(-1)), np.intp, len(rows))
         closed = fronts == rows
         rows, lanes = rows[closed], lanes[closed]
-        following += self._following(rows, lanes)
+        popped = self._following(rows, lanes)
+        following += popped
         self.unpark(np.array(following, np.intp))
-        self._entries -= len(following)
+        self._entries -= len(popped)
         return opened + len(rows), following
 
     def _follow_begun(self, rows: Rows, lanes: I64) -> tuple[int, list[int]]:
@@ -281,11 +311,13 @@ class Lanes:
         following = np.fromiter(map(_ROW_OF, firsts), np.intp, len(rows))
         numbers = np.fromiter(map(_NUMBER_OF, firsts), np.int64, len(rows))
         is_done = self._table.state[rows] != State.READY
-        is_last = is_done & (numbers < 0)
-        is_simple = is_done & (self._kept.parking[following] == numbers)
+        # A lane whose entries are in two heaps just now is looked at by itself.
+        is_one = (lanes != self._rest_lane) | (not self._rest)
+        is_last = is_done & is_one & (numbers < 0)
+        is_simple = is_done & is_one & (self._kept.parking[following] == numbers)
         # A row that is ready again is compared with the parked rows; outdated entries are skipped.
         for at in np.flatnonzero(~(is_last | is_simple)).tolist():
-            following[at] = self._next(rows.item(at), names[at], heaps[at])
+            following[at] = self._next(rows.item(at), names[at])
         following[is_last] = -1
         simple = is_simple.tolist()
         _do(self._fronts.__delitem__, compress(names, is_last.tolist()))
@@ -297,11 +329,9 @@ class Lanes:
         new: list[int] = following[(following != rows) & (following >= 0)].tolist()
         return new
 
-    def _next(self, row: int, lane: int, heap: list[_Entry]) -> int:
+    def _next(self, row: int, lane: int) -> int:
         """Return the new front of a lane, -1 for none; ``row``, the old one, may be ready again."""
-        while heap and not self._is_good(heap[0]):
-            heapq.heappop(heap)
-            self._entries -= 1
+        heap = self._heap_of(lane)
         is_ready = self._table.state.item(row) == State.READY
         if heap and not (is_ready and self._is_before(row, heap[0][_ROW])):
             row = heapq.heappop(heap)[_ROW]
@@ -310,6 +340,15 @@ class Lanes:
             return -1
         self._fronts[lane] = row
         return row
+
+    def _heap_of(self, lane: int) -> list[_Entry]:
+        """Return the heap with the first parked message of a lane on top; empty without any."""
+        heaps = [self._heaps.get(lane, _EMPTY), *(h for at, h in self._rest_items() if at == lane)]
+        for heap in heaps:
+            while heap and not self._is_good(heap[0]):
+                heapq.heappop(heap)
+                self._entries -= 1
+        return min(filter(None, heaps), default=_EMPTY)
 
     def _key(self, row: int) -> tuple[int, int, int, int]:
         table = self._table

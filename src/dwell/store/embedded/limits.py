@@ -16,6 +16,8 @@ class Limits:
     ``deal_at``: new entries that a wheel gathers before it sorts them into minutes.
     ``wheel_runs``: sorted runs that a wheel has before it merges the smallest.
     ``spare_entries``: outdated entries that ready runs or a wheel may hold.
+    ``spare_parked``: outdated entries that an ordered topic may hold beside its parked messages,
+    and about how many are looked at before other tasks run.
     ``small_chunk``: entries of a ready run's chunk that is still joined with its neighbour.
     ``sweep_every``: ticks between two searches for outdated entries.
     ``most_ended``: leases or messages that one record ends.
@@ -36,7 +38,9 @@ class Limits:
     ``loaded_rows``: rows of a near minute that are sorted before other tasks run.
     ``merged_rows``: rows in a run of ready messages that no longer grows by merging.
     ``scanned_rows``: rows that a scan looks at together.
-    ``swept_rows``: rows that a sweep looks at in one call.
+    ``swept_rows``: rows that a sweep looks at in one call, or a count before other tasks run.
+    ``few_ready``: ready messages of a topic up to which they are counted without a pass over all
+    rows.
     ``cleared_rows``: messages that a clear cancels in one call.
     ``keyed_rows``: rows whose keys are read before other tasks run, when keys begin to matter.
     ``formed_rows``: ready messages that are placed again before other tasks run, when settings
@@ -56,6 +60,7 @@ class Limits:
     deal_at: int = 65_536
     wheel_runs: int = 12
     spare_entries: int = 65_536
+    spare_parked: int = 4_096
     small_chunk: int = 4_096
     sweep_every: int = 64
     most_ended: int = 1 << 20
@@ -75,6 +80,7 @@ class Limits:
     room_rows: int = 1_024
     scanned_rows: int = 1 << 16
     swept_rows: int = 1 << 18
+    few_ready: int = 1 << 14
     timed_rows: int = 1 << 14
     loaded_rows: int = 1 << 16
     merged_rows: int = 1 << 16

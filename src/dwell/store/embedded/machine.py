@@ -59,7 +59,7 @@ class Machine:
         self.table = Table()
         self.topics = Topics(limits)
         self.terms = Terms(self.table, self.topics)
-        self.admission = Admission(self.table)
+        self.admission = Admission(self.table, limits)
         #: The topics whose ready messages are not yet placed as their settings say: no take from
         #: them. The value is the number of the record that changed the settings.
         self.forming: dict[int, int] = {}

@@ -4,7 +4,7 @@ A message that leaves a topic without its turn (it is cancelled, or taken by its
 runs until its turn comes, and is dropped then.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -163,25 +163,32 @@ class Ready:
         self.push(topic, rows)
         return rows, has_more
 
-    def urgent(self, name: str, priority: int) -> int:
-        """Return how many messages of a topic precede the given priority."""
-        number = self._topics.find(name)
-        table = self._table
+    def urgent(self, name: str, priority: int) -> Iterator[int]:
+        """Yield how many messages of a topic precede the given priority, a part at a time."""
+        number, table = self._topics.find(name), self._table
         if number is None or not table.count(number, State.READY):
-            return 0
-        if self._admission.has_keys(number):
-            rows = table.rows_where(
-                lambda part: (
-                    (table.topic[part] == number)
-                    & (table.state[part] == State.READY)
-                    & (table.priority[part] < priority)
-                )
-            )
-            return len(rows)
-        chunks = self._topics.runs(number).entries()
-        parts = (c.part(slice(int(c.priority.searchsorted(priority)))) for c in chunks)
-        found = [self._still_ready(number, part) for part in parts if len(part)]
-        return len(distinct(np.concatenate(found))) if found else 0
+            return
+        if number not in self._forming and self._size(number) <= self._limits.few_ready:
+            yield int(np.count_nonzero(table.priority[self._rows(number)] < priority))
+            return
+        step = self._limits.swept_rows
+        for start in range(0, table.top, step):
+            part = slice(start, min(start + step, table.top))
+            fits = (table.topic[part] == number) & (table.state[part] == State.READY)
+            yield int(np.count_nonzero(fits & (table.priority[part] < priority)))
+
+    def _size(self, topic: int) -> int:
+        """Return how many entries a topic has, including outdated entries."""
+        lanes = self._admission.lanes(topic)
+        return self._topics.runs(topic).size + (0 if lanes is None else lanes.size)
+
+    def _rows(self, topic: int) -> Rows:
+        """Return the ready messages of a topic, whether they can be taken or are parked."""
+        lanes, chunks = self._admission.lanes(topic), self._topics.runs(topic).entries()
+        found = [_NO_ROWS, *(self._still_ready(topic, chunk) for chunk in chunks)]
+        if lanes is not None:
+            found.append(lanes.parked_rows_of())
+        return distinct(np.concatenate(found))
 
     def _still_ready(self, topic: int, chunk: Chunk) -> Rows:
         """Return the rows of the entries that are still valid."""

@@ -663,14 +663,20 @@ class EmbeddedStore(Counting):
     async def count_urgent(self, topic: str, priority: int) -> int:
         """Return how many ready messages of a topic precede the given priority."""
         self._time.look()
-        return self._machine.ready.urgent(topic, priority)
+        count = 0
+        for part in self._machine.ready.urgent(topic, priority):
+            count += part
+            await asyncio.sleep(0)
+        return count
 
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Read the journal, and return the messages without a body there (see the contract)."""
         self._time.look()
         whole, until = await strays.whole_frames(self.core)
+        self._time.look()
+        rows = await strays.bodiless(self._machine, whole, until, limit)
         now_ms = self._time.look()
-        rows = strays.bodiless(self._machine, whole, until)[:limit]
+        rows = rows[self._table.are_messages(rows)]
         answer = strays.told(self._machine, rows, repaired=repair)
         if repair and len(rows):
             # The records that end messages must be written, so room for them is reserved first.

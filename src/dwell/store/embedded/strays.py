@@ -12,7 +12,7 @@ import numpy as np
 from dwell.batch.blobs import LazyIds
 from dwell.batch.stats import Stale
 from dwell.message import Rows
-from dwell.store.embedded.check import Report, unreadable, whole_ranges
+from dwell.store.embedded.check import Report, lost_of, unreadable_parts, whole_ranges
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.machine import Machine
@@ -31,9 +31,23 @@ async def whole_frames(core: Core) -> tuple[list[tuple[int, int]], int]:
     return found, until
 
 
-def bodiless(machine: Machine, whole: list[tuple[int, int]], until: int) -> Rows:
-    """Return the rows without a body, given the result of :func:`whole_frames`."""
-    rows = unreadable(machine, whole)
+async def bodiless(machine: Machine, whole: list[tuple[int, int]], until: int, limit: int) -> Rows:
+    """Return at most ``limit`` rows without a body, given the result of :func:`whole_frames`.
+
+    Other tasks run meanwhile, but not between the last look at the rows and the answer.
+    """
+    found = [np.zeros(0, np.intp)]
+    for rows in unreadable_parts(machine, whole):
+        found.append(_messages_before(machine, rows, until))
+        if sum(map(len, found)) >= limit:
+            break
+        await asyncio.sleep(0)
+    # Some may have ended or moved since.
+    rows = lost_of(machine, whole, np.concatenate(found)[:limit])
+    return _messages_before(machine, rows, until)
+
+
+def _messages_before(machine: Machine, rows: Rows, until: int) -> Rows:
     # A lost result is told to who asks for it.
     rows = rows[machine.table.are_messages(rows)]
     found: Rows = rows[machine.table.position[rows] < until]
