@@ -3,6 +3,7 @@
 Messages that nobody else touches are changed exactly once, whatever the clock and others do.
 """
 
+import asyncio
 import json
 import random
 from typing import Any
@@ -139,3 +140,29 @@ async def test_a_search_that_costs_much_goes_on_behind_what_is_held_back():
             await queue.put_many("t", [body] * 100, key="a")
         assert len(await queue.take("t", 1, lease="1h")) == 1
         assert len(await queue.take_where("t", "items[?@ > `0`]", 5)) == 0
+
+
+async def test_parts_of_a_change_have_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found is changed in a later turn, a part at a time."""
+    turn, noted = 0, []
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+
+    class Noting(MemoryStore):
+        async def scan(self, *how: Any) -> Any:
+            asyncio.get_running_loop().call_soon(next_turn)
+            return await super().scan(*how)
+
+        async def cancel(self, *how: Any, **more: Any) -> Any:
+            noted.append(turn)
+            asyncio.get_running_loop().call_soon(next_turn)
+            return await super().cancel(*how, **more)
+
+    monkeypatch.setattr(changes, "_AT_ONCE", 4)
+    async with dwell.Queue(Noting(SimulatedClock(NOW_MS))) as queue:
+        await queue.put_many("t", [b"x"] * 10)
+        changed = await queue.cancel_where("t", dwell.select(), limit=10)
+        assert changed.matched == 10
+        assert len(set(noted)) == len(noted) >= 3

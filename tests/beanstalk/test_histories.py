@@ -1,10 +1,13 @@
 """What was done with jobs, as their documents tell it: beside beanstalkd, and on its own."""
 
+import asyncio
 import re
 
+from dwell.clock import RealClock
 from dwell.server.beanstalk import tubes as beanstalk_tubes
 from dwell.server.beanstalk.histories import Histories
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.memory import MemoryStore
 from tests.beanstalk.served import Line, Served, beanstalkd
 from tests.waiting import until
 
@@ -167,3 +170,25 @@ def test_a_job_that_is_gone_leaves_nothing(served, line):
     histories = served.port.desk.hall.histories
     assert not histories._newer
     assert not histories._older
+
+
+def test_urgent_jobs_of_many_tubes_are_counted_in_turns_of_their_own():
+    """Others go on between any two of them."""
+
+    class Noting(MemoryStore):
+        turn, noted = 0, []
+
+        async def count_urgent(self, topic, priority):
+            self.noted.append(self.turn)
+            asyncio.get_running_loop().call_soon(self._next_turn)
+            return await super().count_urgent(topic, priority)
+
+        def _next_turn(self):
+            self.turn += 1
+
+    with Served(lambda: Noting(RealClock())) as served, Line(served.number) as line:
+        for number in range(5):
+            line.ask(b"use t%d\r\n" % number)
+            line.put(pri=1)
+        assert line.stats(b"stats")["current-jobs-urgent"] == "5"
+        assert served.queue.store.noted == [*range(5)]

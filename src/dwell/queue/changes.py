@@ -5,6 +5,7 @@ version that was found. If another caller has changed it since, it is read again
 still matches.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import compress
@@ -186,6 +187,8 @@ async def _apply(
     """Change messages, count the results, and return the ids of messages that had changed."""
     missed: set[bytes] = set()
     for part in parts:
+        # What was found, or changed, before has had this turn.
+        await asyncio.sleep(0)
         codes = await how.apply(store, topic, part)
         results.update(counts_of(codes))
         missed.update(part.ids[at] for at in np.flatnonzero(codes == Result.UNKNOWN).tolist())
