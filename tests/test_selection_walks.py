@@ -14,6 +14,7 @@ import dwell
 from dwell import State
 from dwell.clock import SimulatedClock
 from dwell.queue import changes, search
+from dwell.queue.matcher import Matcher
 from dwell.store.memory import MemoryStore
 from tests.http.served import served
 
@@ -152,6 +153,7 @@ async def test_parts_of_a_change_have_turns_of_their_own(monkeypatch: pytest.Mon
 
     class Noting(MemoryStore):
         async def scan(self, *how: Any) -> Any:
+            noted.append(turn)
             asyncio.get_running_loop().call_soon(next_turn)
             return await super().scan(*how)
 
@@ -165,4 +167,20 @@ async def test_parts_of_a_change_have_turns_of_their_own(monkeypatch: pytest.Mon
         await queue.put_many("t", [b"x"] * 10)
         changed = await queue.cancel_where("t", dwell.select(), limit=10)
         assert changed.matched == 10
-        assert len(set(noted)) == len(noted) >= 3
+        assert len(set(noted)) == len(noted) >= 6
+
+
+async def test_a_search_of_which_all_match_reads_no_more_than_are_missing() -> None:
+    read = []
+
+    class Noting(MemoryStore):
+        async def scan(self, topic: str, state: State, cursor: Any, limit: int) -> Any:
+            read.append(limit)
+            return await super().scan(topic, state, cursor, limit)
+
+    async with dwell.Queue(Noting(SimulatedClock(NOW_MS))) as queue:
+        await queue.put_many("t", [b"x"] * 5_000)
+        which = Matcher(dwell.select())
+        page = await search.find(queue.store, "t", which, State.READY, None, 2_500)
+        assert len(page.messages) == 2_500
+        assert sum(read) == 2_500

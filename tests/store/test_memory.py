@@ -6,6 +6,7 @@ import gc
 import pytest
 from hypothesis import settings
 
+import dwell
 from dwell.clock import SimulatedClock
 from dwell.errors import ForeignReceipt, StoreClosed
 from dwell.store.memory import MemoryStore
@@ -131,3 +132,21 @@ async def test_a_number_is_of_its_own_life() -> None:
             )
             await store.close()
     assert len(numbers) == 6
+
+
+async def test_clear__very_many__looks_at_each_message_once() -> None:
+    """Every part begins at the first that is left."""
+    looked = []
+
+    class Rows(dict):
+        def values(self):
+            return (looked.append(row) or row for row in super().values())
+
+    async with dwell.Queue(MemoryStore(SimulatedClock())) as queue:
+        await queue.put_many("t", [b"x"] * 5_500)
+        await queue.take("t", 10)
+        topic = queue.store.topics["t"]
+        topic.rows = Rows(topic.rows)
+        assert await queue.clear("t") == 5_490
+        assert len(looked) <= 5_500 + 6 * 10
+        assert (await queue.stats()).topics["t"].leased == 10

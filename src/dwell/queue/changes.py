@@ -187,11 +187,10 @@ async def _apply(
     """Change messages, count the results, and return the ids of messages that had changed."""
     missed: set[bytes] = set()
     for part in parts:
-        # What was found, or changed, before has had this turn.
-        await asyncio.sleep(0)
         codes = await how.apply(store, topic, part)
         results.update(counts_of(codes))
         missed.update(part.ids[at] for at in np.flatnonzero(codes == Result.UNKNOWN).tolist())
+        await asyncio.sleep(0)
     return missed
 
 
@@ -241,6 +240,8 @@ async def _seen(
             part, place = await _page(store, topic, matcher, place, most, only)
             parts.append(part.where([id_ not in known for id_ in part.ids]))
             known.update(dict.fromkeys(part.ids))
+            # The next search, or change, is in a turn of its own.
+            await asyncio.sleep(0)
     return parts, None
 
 

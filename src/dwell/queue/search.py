@@ -69,8 +69,8 @@ async def find(
         # Frees this page before the next one is read.
         del page
         # To find a page costs more in some stores than to read it, so those far from the first
-        # match are larger.
-        step = min(2 * step, _MOST)
+        # match are larger; where all match, no more are read than are missing.
+        step = min(2 * step, _MOST, missing if len(fitting) == size else _MOST)
         await asyncio.sleep(0)
     return Page(Batch.joined(found, receipts=False), cursor, np.concatenate(versions))
 

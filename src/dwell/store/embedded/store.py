@@ -59,7 +59,7 @@ from dwell.store.embedded.receipts import leased_rows, receipts_of
 from dwell.store.embedded.releases import releases_of, size_bytes_of
 from dwell.store.embedded.results import acks_of, outcomes
 from dwell.store.embedded.results import size_bytes_of as acks_bytes
-from dwell.store.embedded.sweeping import cut_page, paged, places_with_key, swept
+from dwell.store.embedded.sweeping import held_by, of_state, paged, places_with_key, swept
 from dwell.store.embedded.syncoption import sync_every_ms
 from dwell.store.embedded.thread import in_thread
 from dwell.store.embedded.timekeeper import RECORD_BYTES, Timekeeper
@@ -315,25 +315,20 @@ class EmbeddedStore(Counting):
 
     async def held(self, owner: str) -> Batch:
         """Return again the messages that an owner holds (see the contract)."""
-        return (await read(self.core, self._held_rows(owner), receipts=True)).batch
+        self._time.look()
+        number, table = self._machine.owners.get(owner), self._table
+        rows = _NO_ROWS if number is None else table.rows_where(held_by(table, number))
+        rows = rows[np.lexsort((table.seq[rows], table.due_ms[rows]))]
+        return (await read(self.core, rows, receipts=True)).batch
 
     async def held_page(self, owner: str, cursor: Cursor | None, limit: int) -> Page:
         """Return a page of the messages that an owner holds (see the contract)."""
-        rows = self._held_rows(owner)
-        rows, last = cut_page(self._table, rows, cursor, limit, self.core.limits)
-        return Page((await read(self.core, rows, receipts=True)).batch, last)
-
-    def _held_rows(self, owner: str) -> Rows:
-        """Return the rows of the messages that an owner holds, in order of due."""
         self._time.look()
-        number, table = self._machine.owners.get(owner), self._table
-        if number is None:
-            return _NO_ROWS
-        rows = table.rows_where(
-            lambda part: (table.state[part] == State.LEASED) & (table.owner[part] == number)
-        )
-        in_order: Rows = rows[np.lexsort((table.seq[rows], table.due_ms[rows]))]
-        return in_order
+        number, rows, last = self._machine.owners.get(owner), _NO_ROWS, None
+        if number is not None:
+            fit = held_by(self._table, number)
+            rows, last = paged(self._table, fit, cursor, limit, self.core.limits)
+        return Page((await read(self.core, rows, receipts=True)).batch, last)
 
     # --- by receipt -----------------------------------------------------------------------------
 
@@ -597,7 +592,8 @@ class EmbeddedStore(Counting):
         number = self._machine.topics.find(topic)
         if number is None:
             return Page(Batch.empty(receipts=False), None)
-        rows, last = paged(self._table, number, state, cursor, limit, self.core.limits)
+        fit = of_state(self._table, number, state)
+        rows, last = paged(self._table, fit, cursor, limit, self.core.limits)
         versions = versions_of(self._table, rows)
         batch, are_whole, _ = await read(self.core, rows, receipts=False)
         return Page(batch, last, versions[are_whole])

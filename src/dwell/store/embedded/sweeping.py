@@ -1,6 +1,7 @@
 """Reading through the rows of the table: by row, or in order of due."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from dwell.store.bounds import within
 from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.table import DONE, Table
+
+#: Tells which rows of a part of the table are looked for.
+Fit: TypeAlias = Callable[[slice], np.ndarray]
 
 
 def swept(
@@ -30,10 +34,8 @@ def swept(
     return rows, end if end < stop else None
 
 
-def ordered(
-    table: Table, topic: int, state: State, cursor: Cursor | None, limit: int, step: int
-) -> Rows:
-    """Return the first rows of a topic and a state behind a cursor, by due and arrival.
+def _ordered(table: Table, fit: Fit, cursor: Cursor | None, limit: int, step: int) -> Rows:
+    """Return the first rows that fit behind a cursor, by due and arrival.
 
     It reads ``step`` rows at a time; once it has ``limit`` rows, it skips rows behind the last of
     them.
@@ -42,7 +44,7 @@ def ordered(
     last: Cursor | None = None
     for start in range(0, table.top, step):
         part = slice(start, min(start + step, table.top))
-        fits: np.ndarray = (table.topic[part] == topic) & (table.state[part] == state)
+        fits = fit(part)
         if cursor is not None:
             fits &= _is_behind(table, part, cursor)
         if last is not None:
@@ -98,20 +100,21 @@ def listed_topics(machine: Machine, names: Sequence[str]) -> np.ndarray:
     return listed(machine.topics.found(names), len(machine.topics.names))
 
 
+def of_state(table: Table, topic: int, state: State) -> Fit:
+    """Return the test for the messages of a topic that are in a state."""
+    return lambda part: (table.topic[part] == topic) & (table.state[part] == state)
+
+
+def held_by(table: Table, owner: int) -> Fit:
+    """Return the test for the messages that an owner holds."""
+    return lambda part: (table.state[part] == State.LEASED) & (table.owner[part] == owner)
+
+
 def paged(
-    table: Table, topic: int, state: State, cursor: Cursor | None, limit: int, limits: Limits
+    table: Table, fit: Fit, cursor: Cursor | None, limit: int, limits: Limits
 ) -> tuple[Rows, Cursor | None]:
     """Return the rows of a page in order of due, and the start of the next page, if any."""
-    rows = ordered(table, topic, state, cursor, limit + 1, limits.scanned_rows)
-    return cut_page(table, rows, None, limit, limits)
-
-
-def cut_page(
-    table: Table, rows: Rows, cursor: Cursor | None, limit: int, limits: Limits
-) -> tuple[Rows, Cursor | None]:
-    """Return the first rows behind a cursor in order of due, and the start of the next page."""
-    if cursor is not None:
-        rows = rows[_is_behind(table, rows, cursor)]
+    rows = _ordered(table, fit, cursor, limit + 1, limits.scanned_rows)
     count = min(limit, within(table.size_bytes[rows], limits.answer_bytes))
     if len(rows) <= count:
         return rows, None

@@ -41,6 +41,9 @@ from dwell.store.memory.reading import Reading, texts_of
 from dwell.store.memory.receipts import taken_rows
 from dwell.store.memory.rows import Row, Topic, fitting, rows_of
 
+#: How many messages a clear cancels in one call.
+_CLEARED = 1_000
+
 
 class MemoryStore(Reading):
     """A store that keeps its messages in this process only.
@@ -249,6 +252,19 @@ class MemoryStore(Reading):
                 results[at] = Result.CANCELLED
         self._announce()
         return results
+
+    async def clear_part(self, topic: str, place: int) -> tuple[int, int | None]:
+        """Cancel some messages of a topic that are not leased, from the first that is left."""
+        now_ms = self._enter()
+        known = self.topics.get(topic)
+        rows = known.rows.values() if known is not None else ()
+        free = (row for row in rows if row.state is not State.LEASED)
+        some = list(itertools.islice(free, _CLEARED))
+        for row in some:
+            self._log.note(Kind.CANCEL, row, now_ms)
+            self._forget(row)
+        self._announce()
+        return len(some), 0 if len(some) == _CLEARED else None
 
     async def reschedule(
         self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
