@@ -240,6 +240,7 @@ class Takes(Suite):
             assert page.messages.due_ms.tolist() == sorted(page.messages.due_ms.tolist())
             found += list(page.messages)
             cursor, pages = page.cursor, pages + 1
+            assert len(found) <= len(held)
             if pages == 1:
                 await rig.ack(page.messages.receipts[:3])
                 await rig.store.take(["t"], 5, 0, "you")
