@@ -32,6 +32,7 @@ async def stops_of(url: str, stops: Stops, messages: int, span_s: float) -> floa
             async with stops.watched(name):
                 await queue.configure("large", **settings)
         verbs: dict[str, Callable[[], Awaitable[object]]] = {
+            "count_urgent": lambda: queue.count_urgent("large", 1 << 31),
             "reschedule_where": lambda: queue.reschedule_where("large", _EVERY, delay="1h"),
             "cancel_where": lambda: queue.cancel_where("large", _EVERY),
         }
@@ -42,6 +43,8 @@ async def stops_of(url: str, stops: Stops, messages: int, span_s: float) -> floa
         async with stops.watched("due"):
             await large.until("ready")
         await large.take(f"{span_s}s")
+        async with stops.watched("holders"):
+            await queue.holders()
         async with stops.watched("lapsed"):
             await large.until("ready")
         start = time.perf_counter()
