@@ -2,9 +2,21 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
+
+from dwell.message import I64, U8, U16, U32, U64
+
+#: The type of the values of an array, as its annotation is written; what is inside of NumPy's own
+#: annotations is another thing in each of its releases.
+_TYPES: Mapping[object, type[np.generic]] = {
+    U8: np.uint8,
+    U16: np.uint16,
+    U32: np.uint32,
+    U64: np.uint64,
+    I64: np.int64,
+}
 
 
 def arrays_of(kind: type[Any]) -> dict[str, type[np.generic]]:
@@ -13,11 +25,7 @@ def arrays_of(kind: type[Any]) -> dict[str, type[np.generic]]:
     A column that may be None is left out.
     """
     hints = get_type_hints(kind)
-    return {
-        name: get_args(get_args(hint)[1])[0]
-        for name, hint in hints.items()
-        if get_origin(hint) is np.ndarray
-    }
+    return {name: _TYPES[hint] for name, hint in hints.items() if hint in _TYPES}
 
 
 def sequences_of(kind: type[Any]) -> list[str]:
