@@ -1,10 +1,11 @@
 """Tables in files: Parquet, Arrow, CSV, read part by part for ``dwell put --from``."""
 
+import contextlib
 import csv
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from dwell.errors import InvalidInput
 
@@ -43,8 +44,9 @@ def kind_of(name: str) -> str:
     return kind
 
 
-def opened(name: str) -> tuple[Iterator[Part], int | None]:
-    """Return the parts of a file, and the number of rows if that is known at once.
+@contextlib.contextmanager
+def opened(name: str) -> Iterator[tuple[Iterator[Part], int | None]]:
+    """Yield the parts of a file, and the number of rows if that is known at once.
 
     Raises InvalidInput if the file cannot be read, at once or at the part that cannot.
     """
@@ -55,27 +57,36 @@ def opened(name: str) -> tuple[Iterator[Part], int | None]:
     except ImportError as error:
         raise InvalidInput(f"from: needs pip install 'dwell[arrow]': {error}") from None
     how, rows = _FORMATS[kind_of(name)], None
-    try:
-        if how == "csv":
-            return _csv_parts(pa, name), None
-        if how == "stream":
-            reader = pa.ipc.open_stream(pa.memory_map(name))
-        else:
-            data = pa.dataset.dataset(name, format=how)
-            reader, rows = data.scanner(batch_size=_ROWS).to_reader(), data.count_rows()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _refusal(name, error) from None
-
-    def parts() -> Iterator[Part]:
-        row = 0
+    with contextlib.ExitStack() as stack:
         try:
-            for batch in reader:
-                numbers = range(row, row := row + len(batch))
-                yield Part(pa.Table.from_batches([batch]), numbers)
-        except (pa.ArrowException, OSError) as error:
-            raise _refusal(name, error, row) from None
+            if how == "csv":
+                # Bytes that are no UTF-8 make a bad row, and end nothing.
+                file = stack.enter_context(
+                    open(name, encoding="utf-8-sig", errors="surrogateescape", newline="")
+                )
+                parts = _csv_parts(pa, name, file)
+            elif how == "stream":
+                source = stack.enter_context(pa.memory_map(name))
+                parts = _arrow_parts(pa, name, pa.ipc.open_stream(source))
+            else:
+                data = pa.dataset.dataset(name, format=how)
+                parts = _arrow_parts(pa, name, data.scanner(batch_size=_ROWS).to_reader())
+                rows = data.count_rows()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            raise _refusal(name, error) from None
+        yield parts, rows
 
-    return parts(), rows
+
+def _arrow_parts(pa: Any, name: str, reader: Any) -> Iterator[Part]:
+    row = 0
+    try:
+        for batch in reader:
+            numbers = range(row, row := row + len(batch))
+            yield Part(pa.Table.from_batches([batch]), numbers)
+    except (pa.ArrowException, OSError) as error:
+        raise _refusal(name, error, row) from None
 
 
 def _refusal(name: str, error: Exception, row: int = 0) -> InvalidInput:
@@ -83,28 +94,24 @@ def _refusal(name: str, error: Exception, row: int = 0) -> InvalidInput:
     return InvalidInput(f"from: cannot read {name!r:.200}{after}: {str(error)[:300]}")
 
 
-def _csv_parts(pa: Any, name: str) -> Iterator[Part]:
+def _csv_parts(pa: Any, name: str, file: TextIO) -> Iterator[Part]:
     """Return the parts of a CSV file, whose columns are text; an empty field but a body is null."""
     csv.field_size_limit(_MAX_FIELD_CHARS)
-    # Bytes that are no UTF-8 make a bad row, and end nothing.
-    file = open(name, encoding="utf-8-sig", errors="surrogateescape", newline="")  # noqa: SIM115
     reader = csv.reader(file)
     names = next(reader, [])
     if fault := _fault(names, names):
-        file.close()
         raise InvalidInput(f"from: column names of {name!r:.200}: {fault}")
 
     def parts() -> Iterator[Part]:
         row = 0
-        with file:
-            # Lines without a field are no rows.
-            records = enumerate(filter(None, reader))
-            try:
-                while some := list(islice(records, _ROWS)):
-                    yield _csv_part(pa, names, some)
-                    row += len(some)
-            except csv.Error as error:
-                raise _refusal(name, error, row) from None
+        # Lines without a field are no rows.
+        records = enumerate(filter(None, reader))
+        try:
+            while some := list(islice(records, _ROWS)):
+                yield _csv_part(pa, names, some)
+                row += len(some)
+        except csv.Error as error:
+            raise _refusal(name, error, row) from None
 
     return parts()
 

@@ -27,10 +27,10 @@ def put_file(
 
     The counts are printed even if it ends early, since the rows before the end stay put.
     """
-    parts, rows = opened(name)
     counts: Counter[Result] = Counter()
     bad: Counter[None] = Counter()
     with contextlib.ExitStack() as stack:
+        parts, rows = stack.enter_context(opened(name))
         refuse = _refuse if rejected is None else stack.enter_context(written(rejected, bad))
         queue = stack.enter_context(session.queue(create=True))
         stack.callback(_say, session.out, topic, counts, bad)
