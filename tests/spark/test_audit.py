@@ -14,7 +14,7 @@ from dwell.message import TRANSITIONS, Kind, State
 from dwell.spark import register
 from dwell.spark.pipelines import audit, rules
 from dwell.spark.pipelines.books import Account, books
-from dwell.spark.pipelines.closing import Closing, absent, checks
+from dwell.spark.pipelines.closing import Closing, Meanwhile, absent, checks
 from dwell.spark.pipelines.command import PipelineFailed, main
 from dwell.spark.schemas import EVENTS
 
@@ -333,6 +333,24 @@ def test_topics_that_differ_though_the_sums_agree(pair):
     found, end = pair
     end = end._replace(pending={"a": 1, "b": 0, "c": 0})
     assert "topics that differ from the server's" in failing(found, end)
+
+
+def test_a_server_in_use_is_compared_as_exactly_as_it_counts(pair):
+    """Its count of one topic has an event that happened meanwhile, and behind the position."""
+    found, end = pair
+    meanwhile = Meanwhile({"ack": 1, "take": 1}, {"b": 1})
+    end = end._replace(
+        totals=end.totals | {"ack": 2}, pending=dict.fromkeys("abc", 0), meanwhile=meanwhile
+    )
+    assert failing(found, end) == []
+    assert absent(found, end) == 0
+    assert failing(found, end._replace(meanwhile=Meanwhile()))
+    assert failing(found, end._replace(totals=end.totals | {"put": 4})) == ["events: put"]
+    end = end._replace(dead=dict.fromkeys("abc", 0))
+    assert absent(found, end) == 1
+    assert {"messages that the server no longer has", "topics that differ from the server's"} <= {
+        *failing(found, end)
+    }
 
 
 # --- the pipeline ---------------------------------------------------------------------------------

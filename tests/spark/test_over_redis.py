@@ -1,8 +1,17 @@
 """The data source over a store on Redis, without a server of ours between."""
 
+import asyncio
+import threading
+from collections import Counter
+
 import pytest
 
 import dwell
+from dwell.message import Kind
+from dwell.spark import register
+from dwell.spark.pipelines import audit
+from dwell.spark.pipelines.audit import AuditSettings
+from dwell.spark.pipelines.closing import closing
 from tests.redis.servers import redis_server
 from tests.spark import PATIENCE_S
 from tests.waiting import until
@@ -49,3 +58,70 @@ def test_due_messages_as_a_stream(spark, url, tmp_path):
         stream.stop()
     ids = [row.id for row in spark.read.parquet(str(tmp_path / "out")).select("id").collect()]
     assert sorted(ids) == sorted(f"d{n}" for n in range(1_000))
+
+
+# --- the audit of a store in use ------------------------------------------------------------------
+
+#: Shards, and topics: counts of shards, and of every 200 topics, are of different moments.
+PARTS = [(3, 40), (1, 1_000)]
+
+
+@pytest.fixture(params=PARTS, ids=["shards", "topics"])
+def in_use(request, url):
+    """The address of a store whose messages move while the test runs."""
+    shards, count = request.param
+    address = f"{url}?prefix=used{shards}&shards={shards}&max_events=2000000"
+    topics = [f"t{at}" for at in range(count)]
+    stopping = threading.Event()
+
+    async def use(queue):
+        for at in range(count * 1_000):
+            if stopping.is_set():
+                return
+            some = [topics[(at * 13 + step) % count] for step in range(6)]
+            await asyncio.gather(*(queue.put(one, b"", delay=(at % 2) * 60) for one in some))
+            taken = await queue.take(some, 3)
+            if len(taken):
+                await queue.ack(taken)
+
+    async def main():
+        async with dwell.open(address) as queue:
+            await asyncio.gather(*(queue.put(topic, b"", delay="1h") for topic in topics))
+            is_ready.set()
+            await asyncio.gather(*(use(queue) for _ in range(3)))
+
+    is_ready = threading.Event()
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    try:
+        assert is_ready.wait(PATIENCE_S)
+        yield address
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def test_what_a_store_in_use_counts_differs_by_what_happened_meanwhile(in_use):
+    for _ in range(6):
+        end = closing(in_use)
+        pending, totals = Counter(), Counter()
+        with dwell.open(in_use) as queue:
+            at = 0
+            while at < end.position:
+                page = queue.events(at, min(end.position - at, 10_000))
+                at = page.next_position
+                for event in page.events:
+                    totals[str(event.kind)] += 1
+                    pending[event.topic] += {Kind.PUT: 1, Kind.ACK: -1}.get(event.kind, 0)
+        for word in map(str, Kind):
+            differs = abs(totals[word] - end.totals.get(word, 0))
+            assert differs <= end.meanwhile.kinds.get(word, 0)
+        for topic in pending.keys() | end.pending.keys():
+            differs = abs(pending[topic] - end.pending.get(topic, 0))
+            assert differs <= end.meanwhile.topics.get(topic, 0)
+
+
+def test_the_audit_of_a_store_in_use_balances(spark, in_use, tmp_path):
+    register(spark)
+    settings = AuditSettings(url=in_use, out=str(tmp_path / "books"), report=False)
+    assert "lost 0, early 0, doubled 0" in audit.run(spark, settings)

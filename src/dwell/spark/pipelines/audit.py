@@ -102,10 +102,11 @@ def run(spark: SparkSession, settings: AuditSettings) -> str:
         hours(ledger).write.mode("overwrite").parquet(inside(settings.out, "hours"))
         findings(ledger).write.mode("overwrite").parquet(inside(settings.out, "findings"))
     found, lost = checks(books, end, begin), books.lost + absent(books, end)
+    meanwhile = end.meanwhile.events
     if settings.report:
-        page = audit_page.page(books, found, lost)
+        page = audit_page.page(books, found, lost, meanwhile)
         save(spark, inside(settings.out, "audit.html"), page)
-    line = _line(books, lost, found, settings)
+    line = _line(books, lost, found, settings, meanwhile)
     if not all(check.holds for check in found):
         raise PipelineFailed(line)
     return line
@@ -213,7 +214,9 @@ def collected(spark: SparkSession, out: str) -> DataFrame:
         return spark.createDataFrame([], EVENTS)
 
 
-def _line(books: Books, lost: int, found: list[Check], settings: AuditSettings) -> str:
+def _line(
+    books: Books, lost: int, found: list[Check], settings: AuditSettings, meanwhile: int
+) -> str:
     total = books.total
     parts = (
         f"{total.accepted:,} accepted = {total.acked:,} acked + {total.cancelled:,} cancelled"
@@ -221,6 +224,7 @@ def _line(books: Books, lost: int, found: list[Check], settings: AuditSettings) 
         f"lost {lost:,}, early {total.early:,}, doubled {total.doubled:,}",
         f"{books.events:,} events"
         + ("" if books.is_from_start else f" from position {books.first_position:,} on"),
+        *([f"in use: {meanwhile:,} events while the server counted"] if meanwhile else []),
         *_failed(found),
         *([f"report {inside(settings.out, 'audit.html')}"] if settings.report else []),
     )

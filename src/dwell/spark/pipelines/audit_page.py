@@ -16,8 +16,11 @@ _MOST_BARS = 20
 _OUTCOMES = {"acked": BLUE, "cancelled": GREY, "dead": RED, "pending": "#d9a441"}
 
 
-def page(books: Books, checks: Sequence[Check], lost: int) -> str:
-    """Return the report, self-contained; ``lost`` also counts messages missing in the server."""
+def page(books: Books, checks: Sequence[Check], lost: int, meanwhile: int = 0) -> str:
+    """Return the report, self-contained; ``lost`` also counts messages missing in the server.
+
+    ``meanwhile`` is how many events happened while the server counted.
+    """
     topics = sorted(books.topics.items(), key=lambda item: -item[1].accepted)
     charts = {
         "Events by hour (UTC)": chart(lambda axes: _draw_load(axes, books)),
@@ -30,6 +33,7 @@ def page(books: Books, checks: Sequence[Check], lost: int) -> str:
         "total": books.total,
         "checks": checks,
         "lost": lost,
+        "meanwhile": meanwhile,
         "holds": all(check.holds for check in checks),
         "topics": topics[:_MOST_TOPICS],
         "charts": charts,
@@ -118,6 +122,8 @@ every second delivery explained." if holds else "The books do not balance." }}</
 <td class="n">{{ total.early|number }}</td><td class="n">{{ total.doubled|number }}</td></tr>
 </table>
 <h2>Checks</h2>
+{% if meanwhile %}<p>The server was in use: {{ meanwhile|number }} events happened while it counted.
+Its counts have an unknown part of them, and are compared as exactly as this allows.</p>{% endif %}
 <table><tr><th>Check</th><th class="n">books</th><th class="n">must be</th><th></th></tr>
 {% for check in checks %}<tr><td>{{ check.what }}</td><td class="n">{{ check.books|number }}</td>
 <td class="n">{{ check.other|number }}</td><td>{{ "ok" if check.holds else "NO" }}</td></tr>
