@@ -168,6 +168,21 @@ async def test_a_log_that_lost_its_end_is_told():
             await asyncio.wait_for(feed.run(asyncio.Event()), 60)
 
 
+async def test_a_log_of_another_history_is_told_where_its_events_are_gone_too(redis_url):
+    """The engine came back empty, and more events than are kept have happened since."""
+    url = f"{redis_url}?prefix=another&max_events=100"
+    async with dwell.open(url) as queue:
+        await asyncio.gather(*(queue.put_many("orders", [b""] * 9) for _ in range(500)))
+        assert (await queue.events(0, 1)).first_position > 10
+        place = {"position": 10, "history": "lost"}
+        await queue.put("h", place, id="position", delay="1h")
+        sink = Stopping()
+        feed = Feed(queue, sink, to="t", hold="h", batch=100)
+        with pytest.raises(InvalidSettings, match="not those that were sent"):
+            await asyncio.wait_for(feed.run(sink.stopping), 60)
+    assert not sink.sent
+
+
 class Stopping:
     """A sink that lets the feed stop once it got something."""
 

@@ -115,11 +115,6 @@ class Feed:
             # The store has lost the end of its log, and will reuse these positions for other
             # events.
             is_another = True
-        elif place.position < page.first_position:
-            lost = page.first_position - place.position
-            self.tally.lost += lost
-            _log.warning("%d events from position %d on are gone", lost, place.position)
-            return
         if is_another:
             raise InvalidSettings(
                 f"--hold: the events before position {place.position} are not those that were "
@@ -127,6 +122,10 @@ class Feed:
                 f"{_NAME!r} in the topic {self._hold} to send all that are there, or name another "
                 "topic"
             )
+        if place.position < page.first_position:
+            lost = page.first_position - place.position
+            self.tally.lost += lost
+            _log.warning("%d events from position %d on are gone", lost, place.position)
 
     async def _send(self, events: Sequence[Event]) -> None:
         records = [self._record(event) for event in events]
