@@ -11,6 +11,7 @@ from dwell.errors import DwellError
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka import source as kafka
 from dwell.relay.kafka.source import KafkaSource
+from dwell.relay.outbox import source as outbox
 from dwell.relay.process import relay_of
 from dwell.relay.rabbitmq import source as rabbitmq
 from dwell.relay.settings import RelaySettings
@@ -128,6 +129,40 @@ async def test_a_full_topic_of_dead_letters_holds_up_no_good_row(box):
             assert await drained(queue, "relay-dead", 5) == [b"bad"] * 5
             await until_async(lambda: asyncio.to_thread(lambda: box.count() == 0))
             assert relay.tally.dead["source"] == 5
+
+
+async def test_no_number_of_bad_rows_without_letters_holds_up_a_good_row(box, monkeypatch):
+    """Also where the first of them would be tried again before the last was tried."""
+    monkeypatch.setattr(outbox, "_REST_S", 0.001)
+    bad = "INSERT INTO {table} (id, topic, body, due_ms) VALUES (:id, 'a b', :body, 0)"
+    for at in range(COUNT):
+        box.do(bad, id=f"bad{at}", body=b"bad")
+    for at in range(COUNT):
+        box.put("jobs", b"%d" % at)
+    async with dwell.open("memory:") as queue:
+        await queue.configure("relay-dead", max_pending=2, on_full="refuse")
+        async with moving(queue, box.address, batch=2) as relay:
+            await until_async(lambda: ready_of(queue, {"jobs": COUNT}))
+            assert "pending" in (relay.why_not_ready() or "")
+            assert await drained(queue, "relay-dead", COUNT) == [b"bad"] * COUNT
+            await until_async(lambda: asyncio.to_thread(lambda: box.count() == 0))
+        assert await drained(queue, "jobs", COUNT) == [b"%d" % at for at in range(COUNT)]
+
+
+def test_a_pass_leaves_no_row_of_a_topic_behind_an_earlier_one():
+    this = outbox.Pass()
+    first = this.passed_over(100.0).to_seq
+    this.defer(5, "early", 100.0)
+    this.defer(9, None, 100.0)
+    this.defer(12, "late", 100.0)
+    assert this.passed_over(100.5) == (["early", "late"], 9)
+    # The first row of one of them is ahead.
+    assert this.passed_over(109.0) == (["early"], 9)
+    this.turn_back(110.0)
+    this.turn_back(115.0)
+    # It took ten seconds to get there, and goes on for as long.
+    assert this.passed_over(119.0) == (["early"], 9)
+    assert this.passed_over(121.0) == ([], first)
 
 
 async def test_a_lane_goes_on_at_the_record_that_had_no_room(topics):

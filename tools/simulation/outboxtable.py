@@ -50,7 +50,7 @@ class SimulatedRows:
         found = [
             row
             for seq, row in sorted(table.rows.items())
-            if seq not in table.locks and row[2] not in but.topics and seq not in but.seqs
+            if seq not in table.locks and row[2] not in but.topics and seq > but.to_seq
         ][:limit]
         table.locks |= dict.fromkeys((row[0] for row in found), self)
         await self._answer()

@@ -46,7 +46,7 @@ FROM (
             left(headers, {headers}) AS headers,
             coalesce(length(body), 0) + coalesce(length(headers), 0) AS size
         FROM {table}
-        WHERE (topic IS NULL OR left(topic, {text}) <> ALL(%s::text[])) AND seq <> ALL(%s::bigint[])
+        WHERE (topic IS NULL OR left(topic, {text}) <> ALL(%s::text[])) AND seq > %s
         ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED
     ) AS locked
 ) AS sized

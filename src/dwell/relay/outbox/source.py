@@ -34,14 +34,63 @@ _END_S = 3.0
 #: The pause of rows that cannot be held now, in seconds.
 _REST_S = 1.0
 
+#: Before every row: a database numbers them from 1 on, and people as they like.
+_BEFORE_ALL = -(2**63)
+
 Place = tuple[Any, ...]
 
 
 class PassedOver(NamedTuple):
-    """Rows that are not selected: all of some topics, as named in the table, and some others."""
+    """Rows that are not selected: those of some topics, as named in the table, and the first ones.
+
+    ``to_seq`` is the number of the last of these.
+    """
 
     topics: list[str | bytes]
-    seqs: list[int]
+    to_seq: int
+
+
+class Pass:
+    """A pass over a table, from its first row on, which leaves out rows that cannot be held now.
+
+    An invalid row whose letter has no room is left behind with all rows before it, so that any
+    number of them keeps no good row from leaving. The pass goes on until the first rows that can
+    be held, or to the end, and then for a second, or for as long as it took to get there: at most
+    about half the time goes into rows that cannot be held. Each pass gets further than the last.
+    """
+
+    def __init__(self) -> None:
+        self._to_seq = _BEFORE_ALL
+        self._began_s = self._ends_s = 0.0
+        #: The topics without room: until when each rests, and its first row left out.
+        self._topics: dict[str | bytes, tuple[float, int]] = {}
+
+    def passed_over(self, now_s: float) -> PassedOver:
+        """Return the rows that are left out of the next select."""
+        if self._ends_s and now_s >= self._ends_s:
+            self._to_seq, self._ends_s = _BEFORE_ALL, 0.0
+        if self._to_seq == _BEFORE_ALL:
+            self._began_s = now_s
+        # The rows of a topic keep their order: none leaves before one that was left behind.
+        self._topics = {
+            topic: (until_s, seq)
+            for topic, (until_s, seq) in self._topics.items()
+            if until_s > now_s or seq <= self._to_seq
+        }
+        return PassedOver(list(self._topics), self._to_seq)
+
+    def defer(self, seq: int, topic: str | bytes | None, now_s: float) -> None:
+        """Leave out the rows of a topic for a while; without a topic, all rows up to ``seq``."""
+        if topic is None:
+            self._to_seq = max(self._to_seq, seq)
+        else:
+            first = self._topics.get(topic, (0.0, seq))[1]
+            self._topics[topic] = (now_s + _REST_S, first)
+
+    def turn_back(self, now_s: float) -> None:
+        """Note that rows could be held, or that there are no more: the pass ends before long."""
+        if self._to_seq != _BEFORE_ALL and not self._ends_s:
+            self._ends_s = now_s + max(_REST_S, now_s - self._began_s)
 
 
 class Rows(Protocol):
@@ -72,8 +121,7 @@ class OutboxSource:
         self._rows = rows
         self._given = 0
         self._owed: list[Place] = []
-        #: Topics and rows that are skipped, and until when.
-        self._resting: tuple[dict[str | bytes, float], dict[int, float]] = ({}, {})
+        self._pass = Pass()
         self._turn: asyncio.Task[list[Entry]] | None = None
         self._free = asyncio.Event()
         self._next_s = 0.0
@@ -119,16 +167,10 @@ class OutboxSource:
 
     async def _take_turn(self, limit: int) -> list[Entry]:
         await self._delete()
-        found = await self._rows.select(limit, _MOST_BYTES, self._passed_over())
+        found = await self._rows.select(limit, _MOST_BYTES, self._pass.passed_over(_now_s()))
+        if not found:
+            self._pass.turn_back(_now_s())
         return [Entry.of(self._name, row) for row in found]
-
-    def _passed_over(self) -> PassedOver:
-        now_s = _now_s()
-        topics, seqs = self._resting
-        topics = {topic: until_s for topic, until_s in topics.items() if until_s > now_s}
-        seqs = {seq: until_s for seq, until_s in seqs.items() if until_s > now_s}
-        self._resting = topics, seqs
-        return PassedOver(list(topics), list(seqs))
 
     async def _delete(self) -> None:
         if self._owed:
@@ -137,21 +179,19 @@ class OutboxSource:
 
     async def done(self, records: Sequence[Record]) -> None:
         """Delete rows with the next read, because the queue has them."""
+        if records:
+            self._pass.turn_back(_now_s())
         self._owed = [record.place for record in records]
         self._given = 0
         self._free.set()
         self._free = asyncio.Event()
 
     async def defer(self, records: Sequence[Record]) -> None:
-        """Skip the topics of rows without room, and invalid rows."""
-        topics, seqs = self._resting
-        until_s = _now_s() + _REST_S
+        """Skip the topics of rows without room, and invalid rows with all rows before them."""
         for record in records:
             assert isinstance(record, Entry)
-            if record.topic:
-                topics[record.row[2]] = until_s
-            else:
-                seqs[record.row[0]] = until_s
+            seq, _, topic, *_ = record.row
+            self._pass.defer(seq, topic if record.topic else None, _now_s())
 
     def comes_again(self, record: Record) -> bool:
         """Return False: without lanes it is never called."""

@@ -36,7 +36,7 @@ SELECT seq, CAST(substr(id, 1, {text}) AS BLOB), CAST(substr(topic, 1, {text}) A
     CAST(substr(key, 1, {text}) AS BLOB), CAST(substr(headers, 1, {headers}) AS BLOB)
 FROM {table}
 WHERE (topic IS NULL OR CAST(substr(topic, 1, {text}) AS BLOB) NOT IN ({{topics}}))
-    AND seq NOT IN ({{seqs}})
+    AND seq > ?
 ORDER BY seq LIMIT ?
 """
 _DELETE = """
@@ -113,9 +113,8 @@ class SqliteRows:
         link = self._opened()
         # Read before the rows, so that rows written during the read show as a change.
         self._version = _version(link)
-        topics, seqs = (", ".join("?" * len(some)) for some in but)
-        select = self._select.format(topics=topics, seqs=seqs)
-        with contextlib.closing(link.execute(select, (*but.topics, *but.seqs, limit))) as cursor:
+        select = self._select.format(topics=", ".join("?" * len(but.topics)))
+        with contextlib.closing(link.execute(select, (*but.topics, but.to_seq, limit))) as cursor:
             return list(_until_full(cursor, most_bytes))
 
     def _delete_now(self, places: Sequence[Place]) -> None:
