@@ -13,6 +13,7 @@ import pytest
 import dwell
 from bench.brokers import Kafka, kafka_server
 from bench.servers import free_port
+from tests.redis.servers import redis_server
 from tests.relay.kafka import RelayProcess, Topics, numbers, relaying
 from tests.relay.test_kafka import asked, committed
 from tests.spark.conftest import ServerProcess
@@ -141,6 +142,39 @@ def test_what_was_sent_and_not_acked_is_not_sent_again(kafka, queue_server, tmp_
         queue_server.start()
         assert leased(queue) == RECORDS
         with relaying(queue_server.url, [*options, "--http", address], tmp_path / "log"):
+            until(lambda: left(queue) == 0)
+            assert metric(address, "repeated") == sent
+    assert sorted(numbers(mine.read(mine.goes, RECORDS + 1))) == [-1, *range(RECORDS)]
+
+
+def test_what_was_sent_from_a_redis_that_had_come_back_empty_is_not_sent_again(kafka, tmp_path):
+    """The relay outlives the store that it began with; the next knows only the one in its place."""
+    mine = Topics(kafka.hosts, "emptied", 1)
+    address = f"127.0.0.1:{free_port()}"
+    options = ["--from", mine.source, "--to", mine.sink, "--lease", "9s", "--exactly-once"]
+    assert kafka.process is not None
+    config = {"appendonly": "yes", "appendfsync": "always"}
+    with redis_server(**config) as engine, dwell.open(engine.url) as queue:
+        with relaying(engine.url, options, tmp_path / "log") as relay:
+            # A record before the others, so that the lane is entered for the store that is lost.
+            mine.say(b"-1", {"dwell-delay": "1ms"}, "0")
+            mine.flush()
+            mine.read(mine.goes, 1)
+            engine.ask("FLUSHALL")
+            say(mine, 3_600_000)
+            until(lambda: committed(mine) == RECORDS + 1)
+            with standing_still(kafka.process.pid):
+                let_fall_due(queue)
+                until(lambda: leased(queue))
+                engine.stop()
+            mine.read(mine.goes, 2)
+            relay.end(signal.SIGKILL)
+            sent = len(mine.read(mine.goes, 2)) - 1
+        # What the relay had asked for last dies with the engine.
+        engine.kill()
+        engine.start()
+        assert left(queue) == RECORDS
+        with relaying(engine.url, [*options, "--http", address], tmp_path / "log"):
             until(lambda: left(queue) == 0)
             assert metric(address, "repeated") == sent
     assert sorted(numbers(mine.read(mine.goes, RECORDS + 1))) == [-1, *range(RECORDS)]

@@ -101,20 +101,20 @@ async def test_a_commit_that_failed_is_made_again(topics, how, monkeypatch):
 async def test_a_lane_that_is_entered_knows_what_was_sent_of_it_by_whomever(topics):
     mine = topics(1)
     names = {lane: [name_of(at, lane), name_of(at + 7, lane)] for at, lane in enumerate("abc")}
-    owner = Owner(mine.name, "group", 7)
+    owner = Owner(mine.name, "group")
     first, second = (OnceKafkaSink(mine.sink, 10_000, owner) for _ in range(2))
     for sink in (first, second):
         await sink.open()
     for lane, sent in names.items():
-        assert not await first.enter(lane)
+        assert not await first.enter(lane, 7)
         records = [Record(mine.goes, "", lane.encode())]
         assert not any(await first.send_once(lane, records, sent))
     for lane, sent in names.items():
-        assert await second.enter(lane) == sent
+        assert await second.enter(lane, 7) == sent
     later = [name_of(99, "d")]
     assert not any(await second.send_once("b", [Record(mine.goes, "", b"d")], later))
     # It has read the topic before, and not what came since.
-    assert await first.enter("b") == later
+    assert await first.enter("b", 7) == later
     with pytest.raises(LaneLost):
         await second.send_once("b", [Record(mine.goes, "", b"e")], later)
     assert len(mine.read(mine.goes, 4)) == 4

@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from redis.asyncio import Redis
 
 import dwell
+from bench.brokers import kafka_server
 from dwell.clock import RealClock
 from dwell.queue import Queue
 from dwell.relay.dead import DeadLetters
@@ -89,9 +91,10 @@ class Keeping:
     """A sink that sends in transactions, and says that some messages were sent before."""
 
     def __init__(self, names=(), refused=()):
-        self.names, self.refused, self.sent = names, refused, []
+        self.names, self.refused, self.sent, self.entered = names, refused, [], []
 
-    async def enter(self, lane):
+    async def enter(self, lane, store):
+        self.entered.append(store)
         return self.names
 
     async def send_once(self, lane, records, names):
@@ -136,6 +139,28 @@ async def test_a_message_is_known_by_its_number_and_its_id():
         tally = await outgoing(queue, sink, 0)
         assert sink.sent == [b"1", b"2"]
         assert tally.repeated == 1
+
+
+async def test_a_lane_is_entered_anew_for_a_store_in_place_of_a_lost_one(redis_url):
+    """As when an engine comes back without data: its messages are those of another store."""
+    async with dwell.open(f"{redis_url}?prefix=anew") as queue:
+        sink, stores, tally = Keeping(), [], Tally()
+        dead = DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally)
+        way = Way(queue, "t", 3_000, "to")
+        outlet = OnceOutlet(way, sink, dead, tally, "lane", lambda lane, origin: True)
+        running = asyncio.create_task(outlet.run())
+        for at in range(2):
+            await queue.put("t", b"%d" % at)
+            await until_async(lambda at=at: len(sink.sent) == at + 1)
+            stores.append(queue.store.number)
+            async with Redis.from_url(redis_url) as engine:
+                await engine.delete(*[key async for key in engine.scan_iter("*anew*")])
+            await queue.stats()
+        outlet.stop()
+        await running
+        assert sink.sent == [b"0", b"1"]
+        assert sink.entered == stores
+        assert len(set(stores)) == 2
 
 
 async def test_what_is_not_committed_holds_up_no_other():
@@ -197,14 +222,37 @@ async def test_a_target_that_takes_nothing_holds_up_no_other(limit, caplog):
 
 async def test_a_state_that_cannot_be_read_is_ignored_and_told(topics, caplog):
     mine = topics(1)
-    owner = Owner(mine.name, "group", 7)
-    mine.producer.produce(f"dwell-{mine.name}-sent", b"abc", f"{owner}.lane".encode())
+    owner = Owner(mine.name, "group")
+    mine.producer.produce(f"dwell-{mine.name}-sent", b"abc", f"{owner.of(7)}.lane".encode())
     mine.producer.produce(f"dwell-{mine.name}-sent", b"x" * 16, b"\xff")
     sink = OnceKafkaSink(mine.sink, 10_000, owner)
     await sink.open()
     mine.flush()
-    assert not await sink.enter("lane")
+    assert not await sink.enter("lane", 7)
     assert "got 3 bytes" in caplog.text
+
+
+def test_a_long_lease_is_no_longer_than_what_kafka_lets_a_transaction_take(topics, tmp_path):
+    mine = topics(1)
+    say(mine)
+    with relaying(tmp_path / "store", [*ends(mine, mine.goes), "--lease", "2h"], tmp_path / "log"):
+        assert sorted(numbers(mine.read(mine.goes, COUNT))) == list(range(COUNT))
+
+
+def test_a_transaction_that_the_broker_finds_too_long_ends_the_relay_and_holds_nothing(tmp_path):
+    with kafka_server(transaction_max_timeout_ms=30_000) as kafka:
+        mine = Topics(kafka.hosts, "short", 1)
+        say(mine)
+        options = [*ends(mine, mine.goes), "--lease", "1m"]
+        with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+            until(lambda: relay.process.poll() is not None)
+            assert relay.process.returncode not in (0, None)
+            assert "--lease: lets a transaction take 40000 ms" in relay.log
+            assert "transaction.max.timeout.ms" in relay.log
+        with dwell.open(tmp_path / "store") as queue:
+            assert not any(topic.leased for topic in queue.stats().topics.values())
+        with relaying(tmp_path / "store", ends(mine, mine.goes), tmp_path / "log"):
+            assert sorted(numbers(mine.read(mine.goes, COUNT))) == list(range(COUNT))
 
 
 @pytest.mark.parametrize("is_once", [False, True], ids=["at-least-once", "exactly-once"])

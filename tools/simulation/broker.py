@@ -265,7 +265,7 @@ class TransactionalSink(PlainSink):
         super().__init__(broker)
         self._epochs: dict[str, int] = {}
 
-    async def enter(self, lane: str) -> Collection[bytes]:
+    async def enter(self, lane: str, store: int) -> Collection[bytes]:
         """Shut out who had the lane before."""
         broker = self._broker
         await broker.answer()

@@ -18,7 +18,8 @@ def reshard(
 
     Messages move to the shard of their ids and keys by the new number. Repeat an interrupted run
     with the same number. Current leases end. An ordered topic may have no messages with keys whose
-    ids the queue made: they would stay, and be overtaken.
+    ids the queue made: they would stay, and be overtaken. Before this, let each relay with
+    --exactly-once that was killed run once more: afterwards it sends again what it had not acked.
     """
     session = session_of(context)
     if not session.store.startswith(("redis", "valkey")):

@@ -105,10 +105,11 @@ class SaidSource(Source, Protocol):
 class OnceSink(Sink, Protocol):
     """A sink that a relay's lane sends to exactly once, in transactions."""
 
-    async def enter(self, lane: str) -> Collection[bytes]:
+    async def enter(self, lane: str, store: int) -> Collection[bytes]:
         """Fence off the lane's previous relay; return the names of the messages that it sent last.
 
-        Raises BrokerUnreachable.
+        They are those of the store with the number ``store``, until the lane is entered again.
+        Raises BrokerUnreachable; or InvalidSettings if no later attempt can succeed.
         """
 
     async def send_once(

@@ -11,7 +11,7 @@ import numpy as np
 
 from dwell.batch.batch import Batch
 from dwell.batch.results import Results
-from dwell.errors import DwellError, StoreClosed
+from dwell.errors import DwellError, InvalidSettings, StoreClosed
 from dwell.given.values import Millis
 from dwell.message import Result
 from dwell.queue import Queue
@@ -21,7 +21,7 @@ from dwell.relay.contract import BrokerUnreachable, LaneLost, OnceSink, Sink
 from dwell.relay.dead import DeadLetters
 from dwell.relay.patience import AGAIN_S, patiently
 from dwell.relay.record import Record, Refusal
-from dwell.relay.sent import name_of, names_of, numbers_of
+from dwell.relay.sent import name_of, names_of, numbers_of, store_of
 from dwell.relay.tally import Tally
 
 T = TypeVar("T")
@@ -343,13 +343,18 @@ class OnceOutlet(Outlet):
         self._once = sink
         self._lane = lane
         self._is_committed = is_committed
-        #: The names of messages that were sent and may still be in the queue.
+        #: The names of messages that were sent and may still be in the queue, and the number of
+        #: its store.
         self._names: Set[bytes] | None = None
+        self._store = 0
 
     async def _pass_on(self, batch: Batch) -> None:
         try:
-            names = await self._kept(batch, self._entered())
+            names = await self._kept(batch, self._entered(store_of(batch)))
         except StoreClosed:
+            raise
+        except InvalidSettings as error:
+            await self.patiently(partial(self._release, batch, Millis(0), str(error)))
             raise
         except DwellError as error:
             await self._give_back(batch, str(error))
@@ -365,10 +370,15 @@ class OnceOutlet(Outlet):
         if len(batch):
             await self._send_once(batch, records)
 
-    async def _entered(self) -> Set[bytes]:
-        """Return the names of sent messages that may still be here, once the lane is entered."""
-        if self._names is None:
-            self._names = await self._living(await self._once.enter(self._lane))
+    async def _entered(self, store: int) -> Set[bytes]:
+        """Return the names of sent messages that may still be here, once the lane is entered.
+
+        It is entered again for another store, which is in place of one that was lost: the next
+        relay knows only the number of the present one.
+        """
+        if self._names is None or store != self._store:
+            self._names, self._store = None, store
+            self._names = await self._living(await self._once.enter(self._lane, store))
         return self._names
 
     async def _living(self, names: Collection[bytes]) -> Set[bytes]:

@@ -93,7 +93,7 @@ def relay_of(queue: Queue, settings: RelaySettings) -> Relay:
         rules = source.reader(is_named=goes is not None)
     once = None
     if settings.exactly_once and came is not None:
-        once = Owner(settings.hold, came.group, queue.store.number)
+        once = Owner(settings.hold, came.group)
     lease_ms = values.lease_ms(settings.lease)
     # A record that the broker has not answered by then is given back while its lease lasts.
     sink = None if goes is None else goes.sink(most_ms=lease_ms * 2 // 3, once=once)

@@ -16,18 +16,23 @@ _NAME_BYTES = _NUMBER_BYTES + _DIGEST_BYTES
 
 
 class Owner(NamedTuple):
-    """The owner of messages that are sent exactly once: a store, source and ``hold``.
+    """The owner of messages that are sent exactly once, whatever store holds them.
 
-    ``group`` distinguishes relays that read for different purposes, ``store`` is the store's
-    number.
+    ``group`` distinguishes relays that read for different purposes.
     """
 
     hold: str
     group: str
-    store: int
 
-    def __str__(self) -> str:
-        return f"{self.group}.{self.store:016x}"
+    def of(self, store: int) -> str:
+        """Return the name of the owner of messages in a store, by the store's number."""
+        return f"{self.group}.{store:016x}"
+
+
+def store_of(batch: Batch) -> int:
+    """Return the number of the store that a batch, which is not empty, was taken from."""
+    assert batch.receipts is not None
+    return int(batch.receipts[0, 0]) >> 32
 
 
 def name_of(number: int, id_: str) -> bytes:

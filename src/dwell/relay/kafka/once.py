@@ -27,6 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from dwell.errors import InvalidSettings
 from dwell.relay.contract import BrokerUnreachable, LaneLost
 from dwell.relay.kafka.sink import Flight, KafkaSink, producer_of, single_out, state_of
 from dwell.relay.kafka.words import reason, told
@@ -47,6 +48,8 @@ _READ_S = 90.0
 #: The greatest age of the known leaders before a transaction.
 _LEADERS_S = 1.0
 _LANES_AT_ONCE = 32
+#: The most that a broker lets a transaction take by default, ``transaction.max.timeout.ms``.
+_MOST_MS = 15 * 60_000
 #: Each batch writes a record, and all of them are read at a start: Kafka should compact them soon,
 #: which it does for whole segments only.
 _STATE_CONFIG = {
@@ -57,21 +60,27 @@ _STATE_CONFIG = {
 
 
 class OnceKafkaSink(KafkaSink):
-    """The topics of an address, sent to in transactions, for one owner of messages."""
+    """The topics of an address, sent to in transactions, for one owner of messages.
+
+    ``most_ms`` is the time limit of brokers, at most a quarter of an hour.
+    """
 
     def __init__(self, url: str, most_ms: int, owner: Owner) -> None:
-        super().__init__(url, most_ms)
+        # A shorter limit than the lease allows is safe: records are given back sooner.
+        super().__init__(url, min(most_ms, _MOST_MS))
         self._name = f"dwell-{owner.hold}"
         self._owner = owner
         self._state = state_of(owner.hold)
-        self._by_lane: dict[str, Producer] = {}
+        #: The producer of each lane, and the owner that it was entered for, as text.
+        self._by_lane: dict[str, tuple[Producer, str]] = {}
         #: The topics without a leader, and the time of the last check, by the monotonic clock.
         self._leaderless: frozenset[str] = frozenset()
         self._looked_s = -_LEADERS_S
         self._threads = ThreadPoolExecutor(_LANES_AT_ONCE, "dwell-kafka-once")
-        #: The last names of the owner's lanes, as far as the topic was read, and the end of that.
+        #: The last names of an owner's lanes, as far as the topic was read, and the end of that.
         self._states: dict[bytes, bytes] = {}
         self._read_to = 0
+        self._read_for = ""
         self._reading = threading.Lock()
 
     async def open(self) -> None:
@@ -79,9 +88,9 @@ class OnceKafkaSink(KafkaSink):
         await super().open()
         await asyncio.to_thread(self._make_topic)
 
-    async def enter(self, lane: str) -> Collection[bytes]:
+    async def enter(self, lane: str, store: int) -> Collection[bytes]:
         """Fence off the lane's previous relay; return the names of its last messages."""
-        return await self._in_thread(self._enter, lane)
+        return await self._in_thread(self._enter, lane, self._owner.of(store))
 
     async def send_once(
         self, lane: str, records: Sequence[Record], names: Collection[bytes]
@@ -113,28 +122,35 @@ class OnceKafkaSink(KafkaSink):
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerUnreachable(f"kafka: {self._state}: {reason(error)}") from None
 
-    def _key(self, lane: str) -> bytes:
-        return f"{self._owner}.{lane}".encode()
-
-    def _enter(self, lane: str) -> list[bytes]:
+    def _enter(self, lane: str, owner: str) -> list[bytes]:
         producer = producer_of(
             self._address,
             self._most_ms,
             **{
-                "transactional.id": f"{self._name}.{self._owner}.{lane}",
+                "transactional.id": f"{self._name}.{owner}.{lane}",
                 "transaction.timeout.ms": self._most_ms,
             },
         )
-        producer.init_transactions(_ASK_S)
-        self._by_lane[lane] = producer
-        return self._sent(lane)
+        try:
+            producer.init_transactions(_ASK_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                raise
+            raise InvalidSettings(
+                f"--lease: lets a transaction take {self._most_ms} ms, which is two thirds of it, "
+                "expected at most transaction.max.timeout.ms of the broker"
+            ) from None
+        self._by_lane[lane] = (producer, owner)
+        return self._sent(lane, owner)
 
-    def _sent(self, lane: str) -> list[bytes]:
+    def _sent(self, lane: str, owner: str) -> list[bytes]:
         """Return the names in the lane's last transaction, once all before it are decided."""
         with self._reading:
+            if owner != self._read_for:
+                self._states, self._read_to, self._read_for = {}, 0, owner
             self._catch_up()
             try:
-                return decoded(self._states.get(self._key(lane), b""))
+                return decoded(self._states.get(_key(owner, lane), b""))
             except ValueError as error:
                 # Any client with the right to write to the topic may have written it.
                 _log.error("kafka: %s: the state of %s is ignored: %s", self._state, lane, error)
@@ -172,7 +188,7 @@ class OnceKafkaSink(KafkaSink):
                 continue
             error = one.error()
             if error is None:
-                if (key := one.key() or b"").startswith(f"{self._owner}.".encode()):
+                if (key := one.key() or b"").startswith(f"{self._read_for}.".encode()):
                     self._states[key] = one.value() or b""
                 self._read_to = (one.offset() or 0) + 1
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -183,14 +199,14 @@ class OnceKafkaSink(KafkaSink):
     def _send_once(
         self, lane: str, records: Sequence[Record], names: Collection[bytes]
     ) -> list[Refusal | None]:
-        producer = self._by_lane[lane]
+        producer, owner = self._by_lane[lane]
         state = encoded(names)
         if any(refused := self._without_leader(producer, records)):
             return refused
         refused = self._transaction(
             producer,
             records,
-            lambda: producer.produce(self._state, state, self._key(lane), partition=0),
+            lambda: producer.produce(self._state, state, _key(owner, lane), partition=0),
         )
         # Trial transactions that are aborted find out which record is refused.
         single_out(partial(self._transaction, producer), records, refused)
@@ -246,6 +262,10 @@ class OnceKafkaSink(KafkaSink):
             _abort(producer, error)
             raise
         return flight.refused
+
+
+def _key(owner: str, lane: str) -> bytes:
+    return f"{owner}.{lane}".encode()
 
 
 def _again(work: Callable[[], T], most_ms: int) -> T:
