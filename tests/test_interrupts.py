@@ -36,9 +36,9 @@ def interrupting():
     signal.signal(signal.SIGUSR1, before)
 
 
-async def late(take, *args):
+async def late(take, *args, **words):
     """Take, and let the interrupt come."""
-    batch = await take(*args)
+    batch = await take(*args, **words)
     os.kill(os.getpid(), signal.SIGUSR1)
     return batch
 

@@ -92,8 +92,9 @@ class TestChanges:
             queue.bury(queue.take("dead", 5))
         assert cli.out("kick", "dead", "--limit", "5", "--pace", "2", "--yes") == ["5 kicked"]
         dues_ms = sorted(row["due_ms"] for row in cli.json("list", "dead"))
-        assert dues_ms[0] == dues_ms[1] <= dues_ms[2] - 1000
-        assert dues_ms[2] == dues_ms[3] <= dues_ms[4] - 1000
+        # The first are due when the store has them, a little after the second has begun.
+        assert dues_ms[0] == dues_ms[1] <= dues_ms[2] - 900
+        assert dues_ms[2] == dues_ms[3] == dues_ms[4] - 1000
 
     def test_shift_by_selection(self, cli):
         assert cli.out("reschedule", "t", "--key", "odd", "--shift", "1h", "--yes") == ["2 moved"]
