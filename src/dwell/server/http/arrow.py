@@ -35,7 +35,7 @@ async def put(call: Call, topic: str, data: Data, on_conflict: str) -> PutAnswer
 # --- out --------------------------------------------------------------------------------------
 
 
-async def messages(batch: Batch, most_bytes: int = MOST_PAGE_BYTES) -> tuple[memoryview, int]:
+async def messages(batch: Batch, most_bytes: int = MOST_PAGE_BYTES) -> tuple[bytes, int]:
     """Return messages as an Arrow stream, as many as fit an answer, and how many.
 
     Bodies are binary. Many messages are several record batches; other connections are served
@@ -51,7 +51,7 @@ async def messages(batch: Batch, most_bytes: int = MOST_PAGE_BYTES) -> tuple[mem
             writer.write_table(pa.table(_columns(pa, batch[part])))
             count = part.stop
             await asyncio.sleep(0)
-    return sink.getbuffer(), count
+    return sink.getvalue(), count
 
 
 def _columns(pa: Any, batch: Batch) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _event_column(pa: Any, many: Events, name: str) -> Any:
     return pa.array(list(column), pa.string())
 
 
-async def events(many: Events) -> memoryview:
+async def events(many: Events) -> bytes:
     """Return events as an Arrow stream."""
     await loaded()
     pa, sink = pyarrow(), io.BytesIO()
@@ -95,4 +95,4 @@ async def events(many: Events) -> memoryview:
     table = pa.table({field: _event_column(pa, many, column) for field, column in fields})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getbuffer()
+    return sink.getvalue()
