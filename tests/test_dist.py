@@ -1,6 +1,7 @@
 """What `make dist` builds can be installed where nothing else is, and does what the README says."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,11 @@ from tests.pages import blocks_of
 ROOT = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.campaign
+
+#: What the suites run with, and those that say most of whether Dwell works at all.
+TOOLS = ("pytest-asyncio>=1.4,<2", "pytest-timeout>=2.4,<3")
+SUITES = ("store/test_memory.py", "store/test_folder.py", "http/test_http_client.py")
+SUITES += ("schedules/test_schedules.py", "test_queue.py", "test_timer.py")
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +72,34 @@ def test_the_wheel_runs_the_hello_world_of_the_readme(dist, tmp_path):
     assert run(dwell, "put", "letters", "hello", "--id", "one") == "created  one\n"
     assert "one" in run(dwell, "list", "letters")
     assert "dwell/__init__.py" in run(python, "-c", "import dwell; print(dwell.__file__)")
+
+
+def python_of(version: str) -> str:
+    """Return the path of another Python, where there is one."""
+    versions = Path.home() / ".pyenv" / "versions"
+    found = sorted(versions.glob(f"{version}.*/bin/python{version}"))
+    if found:
+        return str(found[-1])
+    return shutil.which(f"python{version}") or pytest.skip(f"no Python {version} is here")
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_the_wheel_passes_the_suites_on_later_pythons(version, dist, tmp_path):
+    """They get other releases of packages, which may have dropped older ones."""
+    (wheel,) = dist.glob("*.whl")
+    subprocess.run([python_of(version), "-m", "venv", tmp_path / "env"], check=True, timeout=60)
+    python = tmp_path / "env" / "bin" / "python"
+    wanted = f"{wheel}[cli,server,client,schedules,worker,redis,arrow,testing]"
+    install = [python, "-m", "pip", "install", "--quiet", "--no-compile", wanted]
+    subprocess.run([*install, *TOOLS], check=True, capture_output=True, timeout=250)
+    suites = [f"tests/{name}" for name in SUITES]
+    done = subprocess.run(
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not campaign", *suites],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3_000:]

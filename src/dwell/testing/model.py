@@ -341,8 +341,13 @@ class Model:
 
         ``then`` is put into a topic if the single ack counts.
         """
-        if then is not None and any(item.lease == leases[0] != 0 for item in self.items.values()):
-            self.put(then[0], [then[1]], "keep")
+        # A follow-up is refused where other puts are dropped.
+        if (
+            then is not None
+            and any(item.lease == leases[0] != 0 for item in self.items.values())
+            and self.put(then[0], [then[1]], "keep") == [Result.DROPPED]
+        ):
+            raise TopicFull
 
         def ack(item: Item, at: int) -> Result:
             self._note(Kind.ACK, item)
