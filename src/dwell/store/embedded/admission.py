@@ -191,11 +191,11 @@ class Admission:
 
     def _ready_parts(self, topic: int) -> Iterator[Rows]:
         """Yield the ready rows of a topic, a part at a time."""
-        table, step = self._table, self._limits.scanned_rows
-        for start in range(0, table.top, step):
-            part = slice(start, min(start + step, table.top))
-            fits = (table.topic[part] == topic) & (table.state[part] == State.READY)
-            yield np.flatnonzero(fits) + start
+        table = self._table
+        return table.rows_in_parts(
+            lambda part: (table.topic[part] == topic) & (table.state[part] == State.READY),
+            self._limits.scanned_rows,
+        )
 
     def taken(self, rows: Rows, now_ms: int) -> None:
         """Note that messages were taken."""

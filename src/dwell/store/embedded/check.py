@@ -202,9 +202,8 @@ def unreadable(machine: Machine, whole: list[tuple[int, int]]) -> Rows:
 def unreadable_parts(machine: Machine, whole: list[tuple[int, int]]) -> Iterator[Rows]:
     """Yield such rows, those of a part of the table at a time."""
     table = machine.table
-    for start in range(0, table.top, _ROWS_AT_ONCE):
-        part = slice(start, min(start + _ROWS_AT_ONCE, table.top))
-        yield lost_of(machine, whole, np.flatnonzero(table.state[part] != State.GONE) + start)
+    for rows in table.rows_in_parts(lambda part: table.state[part] != State.GONE, _ROWS_AT_ONCE):
+        yield lost_of(machine, whole, rows)
 
 
 def lost_of(machine: Machine, whole: list[tuple[int, int]], rows: Rows) -> Rows:

@@ -43,12 +43,11 @@ def read_keys(machine: Machine, journal: Journal, topic: int, at_once: int) -> N
 def _keyed(machine: Machine, topic: int, at_once: int) -> Iterator[Rows]:
     """Yield the rows of a topic's messages that may have a key, part by part."""
     table = machine.table
-    for start in range(0, table.top, at_once):
-        part = slice(start, min(start + at_once, table.top))
+    for part in table.parts(at_once):
         wanted = (table.topic[part] == topic) & table.are_messages(part)
         has_extra = table.extra_bytes[part] > 0
-        machine.admission.learn_none(np.flatnonzero(wanted & ~has_extra) + start)
-        yield np.flatnonzero(wanted & has_extra) + start
+        machine.admission.learn_none(np.flatnonzero(wanted & ~has_extra) + part.start)
+        yield np.flatnonzero(wanted & has_extra) + part.start
 
 
 def _reader(machine: Machine, journal: Journal, rows: Rows) -> BlobReader:

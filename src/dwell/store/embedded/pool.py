@@ -1,6 +1,6 @@
 """A pool: columns whose rows are allocated, freed, and allocated again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -72,9 +72,13 @@ class Pool(Columns):
 
     def rows_where(self, test: Callable[[slice], np.ndarray]) -> Rows:
         """Return the rows for which ``test(part)`` is true, one part after another."""
-        step = 1 << 20
-        found = [
-            np.flatnonzero(test(slice(start, min(start + step, self.top)))) + start
-            for start in range(0, self.top, step)
-        ]
+        found = list(self.rows_in_parts(test, 1 << 20))
         return np.concatenate(found) if found else np.zeros(0, np.intp)
+
+    def rows_in_parts(self, test: Callable[[slice], np.ndarray], step: int) -> Iterator[Rows]:
+        """Yield the rows for which ``test(part)`` is true, those of ``step`` rows at a time."""
+        return (np.flatnonzero(test(part)) + part.start for part in self.parts(step))
+
+    def parts(self, step: int) -> Iterator[slice]:
+        """Yield the rows that there are now, ``step`` at a time."""
+        return (slice(at, min(at + step, self.top)) for at in range(0, self.top, step))

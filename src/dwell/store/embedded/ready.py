@@ -171,9 +171,7 @@ class Ready:
         if number not in self._forming and self._size(number) <= self._limits.few_ready:
             yield int(np.count_nonzero(table.priority[self._rows(number)] < priority))
             return
-        step = self._limits.swept_rows
-        for start in range(0, table.top, step):
-            part = slice(start, min(start + step, table.top))
+        for part in table.parts(self._limits.swept_rows):
             fits = (table.topic[part] == number) & (table.state[part] == State.READY)
             yield int(np.count_nonzero(fits & (table.priority[part] < priority)))
 

@@ -42,14 +42,13 @@ def _ordered(table: Table, fit: Fit, cursor: Cursor | None, limit: int, step: in
     """
     found: Rows = np.zeros(0, np.intp)
     last: Cursor | None = None
-    for start in range(0, table.top, step):
-        part = slice(start, min(start + step, table.top))
+    for part in table.parts(step):
         fits = fit(part)
         if cursor is not None:
             fits &= _is_behind(table, part, cursor)
         if last is not None:
             fits &= ~_is_behind(table, part, last)
-        rows = np.flatnonzero(fits) + start
+        rows = np.flatnonzero(fits) + part.start
         if len(rows):
             found = _first(table, np.concatenate([found, rows]), limit)
         if len(found) == limit > 0:

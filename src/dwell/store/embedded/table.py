@@ -121,8 +121,7 @@ class Table(Pool):
 
     def sizes_by_topic(self) -> Iterator[I64]:
         """Yield how many bytes the messages of each topic have, a part of the rows at a time."""
-        for start in range(0, self.top, _AT_ONCE):
-            rows = slice(start, min(start + _AT_ONCE, self.top))
+        for rows in self.parts(_AT_ONCE):
             live = self.state[rows] != State.GONE
             sizes = np.bincount(self.topic[rows][live], self.size_bytes[rows][live])
             yield sizes.astype(np.int64)
