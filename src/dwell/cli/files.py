@@ -72,9 +72,9 @@ def opened(name: str) -> Iterator[tuple[Iterator[Part], int | None]]:
                 data = pa.dataset.dataset(name, format=how)
                 parts = _arrow_parts(pa, name, data.scanner(batch_size=_ROWS).to_reader())
                 rows = data.count_rows()
+        except InvalidInput:
+            raise
         except (pa.ArrowException, OSError, ValueError) as error:
-            if isinstance(error, InvalidInput):
-                raise
             raise _refusal(name, error) from None
         yield parts, rows
 
