@@ -206,15 +206,13 @@ class RedisStore(Store):
     async def _entries_held(self, shard: int, owner: str) -> tuple[dict[bytes, int], int]:
         """Return the entries of an owner's messages in a shard with their sizes, and its time."""
         where, entries = 0, dict[bytes, int]()
+        later: Sequence[bytes] = ()
         while True:
-            answer = await self.shards.run(shard, "held", owner, where)
+            # Names that were left for later do not move the cursor.
+            answer = await self.shards.run(shard, "held", owner, where, *later)
             some, sizes, later, where = answer.values
             entries.update(zip(some, sizes, strict=True))
-            while later:
-                answer = await self.shards.run(shard, "held", owner, 0, *later)
-                some, sizes, later, _ = answer.values
-                entries.update(zip(some, sizes, strict=True))
-            if not where:
+            if not where and not later:
                 return entries, answer.now_ms
 
     async def _held(self, shard: int, entries: Mapping[bytes, int]) -> dict[bytes, bytes | None]:

@@ -24,7 +24,7 @@ verb('held', 2, looking(function(owner, cursor)
   end
 
   -- Leases without an owner are listed only among all leases.
-  local found, step = {'0', {}}, owner == '' and rest > #ARGV and 2 or 1
+  local found, step = {cursor, {}}, owner == '' and rest > #ARGV and 2 or 1
   if rest > #ARGV then
     found = owner == '' and call('ZSCAN', KEY.leased, cursor, 'COUNT', LIMITS.looked)
       or call('SSCAN', KEY.owner .. owner, cursor, 'COUNT', LIMITS.looked)
