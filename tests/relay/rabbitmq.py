@@ -1,10 +1,13 @@
 """What tests say to a RabbitMQ and read from it, from plain functions."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import aio_pika
+import aiormq
 from aiormq import spec
 
 from tests.waiting import PATIENCE_S, until
@@ -110,6 +113,38 @@ class Queues:
 
         until(are_there, f"{queue} did not get {at_least}")
         return found
+
+    @contextlib.contextmanager
+    def consuming(self, queue: str) -> Iterator[list[Any]]:
+        """Consume and ack into the list that is given, over failures of the broker too.
+
+        A quorum queue whose leader is killed during a basic.get may answer later ones with nothing
+        while it has messages (RabbitMQ 3.10), so a broker that is killed is read by a consumer. A
+        message may be read again, but is never lost.
+        """
+        found, is_over = list[Any](), threading.Event()
+
+        async def consume(channel: Any) -> None:
+            async def add(message: Any) -> None:
+                found.append(message)
+                await channel.basic_ack(message.delivery.delivery_tag)
+
+            await channel.basic_consume(queue, add)
+            while not is_over.is_set() and not channel.is_closed:
+                await asyncio.sleep(0.02)
+
+        def run() -> None:
+            while not is_over.is_set():
+                with contextlib.suppress(OSError, TimeoutError, aiormq.AMQPError):
+                    self.by_channel(consume)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield found
+        finally:
+            is_over.set()
+            thread.join()
 
     def ready(self, queue: str) -> int:
         """Return how many messages wait in a queue for somebody to read them."""

@@ -214,12 +214,13 @@ class Bench:
     def _ask(self, copy: Path) -> tuple[Told, list[str]]:
         handler, log = _Warnings(), logging.getLogger("dwell")
         log.addHandler(handler)
-        log.propagate = False
+        propagated, log.propagate = log.propagate, False
         try:
             with self._copied(copy, "asked") as place:
                 return asyncio.run(_tell(place, self._now_ms)), handler.said
         finally:
             log.removeHandler(handler)
+            log.propagate = propagated
 
     @contextlib.contextmanager
     def _copied(self, copy: Path, name: str) -> Iterator[Path]:
