@@ -94,6 +94,10 @@ class Kafka:
             "transaction.state.log.num.partitions": 4,
             "group.initial.rebalance.delay.ms": 0,
             "group.min.session.timeout.ms": 1000,
+            "group.consumer.min.session.timeout.ms": 1000,
+            "group.consumer.session.timeout.ms": 3000,
+            "group.consumer.min.heartbeat.interval.ms": 100,
+            "group.consumer.heartbeat.interval.ms": 500,
             **self.config,
         }
         lines = "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import NewTopic
 
 from tests.waiting import PATIENCE_S, until
@@ -30,9 +30,12 @@ class Topics:
         new = [NewTopic(topic, partitions) for topic in (self.came, self.goes, self.dead)]
         for made in admin.create_topics(new).values():
             made.result(PATIENCE_S)
+        self._produce()
+
+    def _produce(self) -> None:
         # Without this what is tried again overtakes what was sent before it.
         ordered = {"enable.idempotence": True}
-        self.producer = Producer({"bootstrap.servers": hosts, "linger.ms": 5, **ordered})
+        self.producer = Producer({"bootstrap.servers": self.hosts, "linger.ms": 5, **ordered})
 
     @property
     def source(self) -> str:
@@ -41,6 +44,27 @@ class Topics:
     @property
     def sink(self) -> str:
         return f"kafka://{self.hosts}/{self.goes}"
+
+    def source_in(self, protocol: str) -> str:
+        """Return the source for a group by a protocol, which soon notices a member that is gone.
+
+        In the newer protocol the broker decides when it does.
+        """
+        soon = "&session.timeout.ms=2000&heartbeat.interval.ms=500"
+        return f"{self.source}&group.protocol={protocol}{soon if protocol == 'classic' else ''}"
+
+    def grow(self, partitions: int) -> None:
+        """Add partitions to the topic that is read."""
+        admin = AdminClient({"bootstrap.servers": self.hosts})
+        made = admin.create_partitions([NewPartitions(self.came, partitions)])
+        made[self.came].result(PATIENCE_S)
+
+        def are_known() -> bool:
+            return len(admin.list_topics(self.came, 5).topics[self.came].partitions) == partitions
+
+        until(are_known)
+        # An older producer does not know them at once.
+        self._produce()
 
     def say(
         self,

@@ -277,28 +277,17 @@ def test_records_of_a_key_leave_in_their_order(topics, tmp_path):
     assert all(values == sorted(values) for values in by_key.values())
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("more", [[], ["--exactly-once"]], ids=["at-least-once", "exactly-once"])
-def test_a_relay_that_is_killed_is_taken_over(topics, tmp_path, redis_url, more):
+def test_a_relay_that_is_killed_is_taken_over(topics, tmp_path, redis_url, more, protocol):
     mine = topics(4)
     due_ms = now_ms()
     for at in range(1_500):
         mine.say(str(at).encode(), {"dwell-due-ms": str(due_ms + 2 * at)})
     mine.flush()
     store = f"{redis_url}?prefix={mine.name}"
-    place = f"{mine.source}&session.timeout.ms=2000&heartbeat.interval.ms=500"
-    options = [
-        "--from",
-        place,
-        "--to",
-        mine.sink,
-        "--hold",
-        mine.name,
-        "--batch",
-        "50",
-        "--lease",
-        "5s",
-        *more,
-    ]
+    options = ["--from", mine.source_in(protocol), "--to", mine.sink, "--hold", mine.name]
+    options += ["--batch", "50", "--lease", "5s", *more]
     with (
         relaying(store, options, tmp_path / "log0") as first,
         relaying(store, options, tmp_path / "log1"),
@@ -310,6 +299,22 @@ def test_a_relay_that_is_killed_is_taken_over(topics, tmp_path, redis_url, more)
     assert set(counts) == set(range(1_500))
     if more:
         assert max(counts.values()) == 1
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_partitions_that_are_added_are_read(topics, tmp_path, protocol):
+    mine = topics(1)
+    options = ["--from", f"{mine.source_in(protocol)}&topic.metadata.refresh.interval.ms=500"]
+    options += ["--to", mine.sink, "--hold", mine.name]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        for partition in range(3):
+            if partition:
+                mine.grow(partition + 1)
+            mine.say(str(partition).encode(), {"dwell-delay": "1ms"}, partition=partition)
+            mine.flush()
+            found = mine.read(mine.goes, partition + 1)
+            assert sorted(numbers(found)) == list(range(partition + 1))
+        assert relay.end() == 0
 
 
 def committed(mine) -> int:

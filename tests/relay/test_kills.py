@@ -70,11 +70,12 @@ def judged(topics: Topics, sent: int) -> Counter[int]:
     return counts
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("once", [False, True], ids=["at-least-once", "exactly-once"])
-def test_a_relay_is_killed_again_and_again(kafka, tmp_path, once):
-    topics = Topics(kafka.hosts, f"kills-{once}", 2)
-    options = ["--from", f"{topics.source}&session.timeout.ms=2000&heartbeat.interval.ms=500"]
-    options += ["--to", topics.sink, "--lease", "3s", "--batch", "200"]
+def test_a_relay_is_killed_again_and_again(kafka, tmp_path, once, protocol):
+    topics = Topics(kafka.hosts, f"kills-{protocol}-{once}", 2)
+    options = ["--from", topics.source_in(protocol), "--to", topics.sink]
+    options += ["--lease", "3s", "--batch", "200"]
     options += ["--exactly-once"] if once else []
     chance, stream = random.Random(2), Stream(topics)
     stream.start()
