@@ -173,9 +173,8 @@ class RabbitMQ:
 
     def prepare(self) -> None:
         """Write its settings."""
-        settings = {"listeners.tcp.1": f"127.0.0.1:{self.port}", **self.config}
-        lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
-        (self.folder / "rabbitmq.conf").write_text(lines)
+        listener = f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+        (self.folder / "rabbitmq.conf").write_text(listener)
         (self.folder / "plugins").write_text("[].\n")
 
     def start(self) -> None:
@@ -214,6 +213,7 @@ class RabbitMQ:
 
     def _environment(self) -> dict[str, str]:
         mapper, nodes = map(str, self._ports)
+        more = "".join(f" -rabbit {name} {value}" for name, value in self.config.items())
         return {
             "HOME": str(self.folder),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
@@ -226,7 +226,7 @@ class RabbitMQ:
             "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
             "RABBITMQ_NODENAME": f"dwell{self.port}@localhost",
             # Schedulers that wait for work leave the cores to others.
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+sbwt none +sbwtdcpu none +sbwtdio none{more}",
         }
 
     def _answers(self) -> bool:
@@ -249,10 +249,9 @@ class RabbitMQ:
 
 @contextlib.contextmanager
 def rabbitmq_server(**config: Any) -> Iterator[RabbitMQ]:
-    """Run one RabbitMQ server; ``config`` is more of its settings, with ``_`` for dots."""
+    """Run one RabbitMQ server; ``config`` are variables of its application ``rabbit``."""
     with tempfile.TemporaryDirectory(prefix="dwell-rabbitmq-") as folder:
-        more = {name.replace("_", "."): value for name, value in config.items()}
-        rabbitmq = RabbitMQ(Path(folder), free_port(), more)
+        rabbitmq = RabbitMQ(Path(folder), free_port(), config)
         rabbitmq.prepare()
         with rabbitmq.mapper():
             try:

@@ -304,6 +304,31 @@ def test_a_bad_address_is_refused(tmp_path, source, sink, message):
 
 
 @pytest.mark.campaign
+def test_messages_that_outlast_the_consumer_timeout_are_told_and_held_once(tmp_path):
+    from bench.brokers import rabbitmq_server
+
+    with rabbitmq_server(consumer_timeout=3_000, channel_tick_interval=500) as broker:
+        mine = Queues(broker.hosts, "late")
+        headers = {"dwell-delay": "1ms", "dwell-to": mine.name}
+        mine.say_all([(b"%d" % at, headers) for at in range(15)])
+        with dwell.open(tmp_path / "store") as queue:
+            queue.configure(mine.name, max_pending=5, on_full="refuse")
+        options = ["--from", mine.source]
+        with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+            until(lambda: "consumer_timeout" in relay.log)
+            assert "10 messages could not be held" in relay.log
+            assert relay.end() == 0
+        with dwell.open(tmp_path / "store") as queue:
+            queue.configure(mine.name, max_pending=0)
+        with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+            until(lambda: mine.ready(mine.came) == 0)
+            assert relay.end() == 0
+        with dwell.open(tmp_path / "store") as queue:
+            found = sorted(int(one.body) for one in queue.take(mine.name, 100))
+        assert found == list(range(15))
+
+
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_a_broker_that_is_killed_again_and_again_loses_nothing(tmp_path):
     from bench.brokers import rabbitmq_server

@@ -37,6 +37,15 @@ class Connection:
         """Tell whether the channel was open at the last check."""
         return self._channel is not None and not self._channel.is_closed
 
+    @property
+    def closed_because(self) -> str:
+        """Why the broker closed the last channel; empty if it did not, or gave no reason."""
+        closing = None if self._channel is None else self._channel.closing
+        if closing is None or not closing.done() or closing.cancelled():
+            return ""
+        error = closing.exception()
+        return "" if error is None else words(error)
+
     async def channel(self) -> Any:
         """Return an open channel with publisher confirms; raises BrokerUnreachable."""
         if self.is_open:

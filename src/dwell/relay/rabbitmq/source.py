@@ -35,6 +35,8 @@ _ASK_S = 10.0
 _WIDENED_AFTER = 100
 #: The argument of consumers of streams; other queues refuse it.
 _STREAM = "x-stream-offset"
+#: What RabbitMQ says when messages were not acked within its consumer_timeout.
+_TOO_LATE = "delivery acknowledgement"
 #: A header that an interceptor of RabbitMQ can write: when the broker got the message.
 _AT = "timestamp_in_ms"
 
@@ -142,6 +144,13 @@ class RabbitMQSource:
         """Return the channel of the messages, a new one if the last is gone."""
         if self._connection.is_open:
             return await self._connection.channel()
+        if _TOO_LATE in self._connection.closed_because:
+            _log.warning(
+                "%s: %d messages could not be held within the broker's consumer_timeout, so it "
+                "delivers them again: make room for them in the queue, or raise consumer_timeout",
+                self._address.queue,
+                len(self._unacked),
+            )
         self._records.clear()
         self._deferred.clear()
         self._unacked.clear()
