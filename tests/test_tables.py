@@ -223,3 +223,67 @@ def test_what_was_put_is_told_when_a_table_ends_early():
             queue.put_table("t", reader, on_put=counts.update)
         assert counts == {dwell.Result.CREATED: 10}
         assert queue.stats().topics["t"].ready == 10
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted"),
+    [
+        ({"body": [1, 2]}, [b"1", b"2"]),
+        ({"body": [dt.date(2100, 1, 2)]}, [b'"2100-01-02"']),
+        ({"body": pa.array([None, "a"]).dictionary_encode()}, [b"a"]),
+        ({"body": pa.DictionaryArray.from_arrays(pa.array([None], pa.int8()), pa.nulls(0))}, []),
+        ({"body": ["x", "y"], "priority": ["0x10", "16"]}, [b"y"]),
+        ({"body": ["x", "y"], "priority": [None, 2.0]}, [b"x", b"y"]),
+        ({"body": ["x", "y"], "delay_ms": ["1h30", "90"]}, [b"y"]),
+    ],
+)
+async def test_a_value_means_itself_or_its_row_is_bad(columns, wanted):
+    bad = {}
+    async with opened() as queue:
+        await queue.put_table("t", pa.table(columns), on_bad=bad.__setitem__)
+        found = await listed(queue) + await listed(queue, state=State.READY)
+        assert [message.body for message in found] == wanted
+        assert len(bad) == len(columns["body"]) - len(wanted)
+
+
+async def test_a_header_that_occurs_twice_is_a_bad_row():
+    headers = pa.array([[("h", "1"), ("h", "2")], [("h", "1")]], pa.map_(pa.string(), pa.string()))
+    bad = {}
+    async with opened() as queue:
+        table = pa.table({"body": ["x", "y"], "headers": headers})
+        assert await queue.put_table("t", table, on_bad=bad.__setitem__) == {Result.CREATED: 1}
+        assert "the header 'h' occurs twice" in bad[0]
+
+
+async def test_rows_that_are_chosen_in_pandas_are_put():
+    """Their index becomes a column of Arrow, which is no part of a message."""
+    frame = pd.DataFrame({"body": ["x", "y", "z"], "id": ["a", "b", "c"]})
+    async with opened() as queue:
+        assert await queue.put_table("t", frame[frame.body > "x"]) == {Result.CREATED: 2}
+        # An index with the name of a column of a put is one.
+        assert await queue.put_table("t", frame.set_index("id")) == {
+            Result.CREATED: 1,
+            Result.KEPT: 2,
+        }
+
+
+def failing():
+    yield pa.record_batch({"body": ["x"]})
+    raise RuntimeError("the program failed")
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        (pl.DataFrame({"body": pl.Series([object()], dtype=pl.Object)}), "'body' has objects"),
+        (pd.DataFrame({"body": ["a", 1]}), "gives no stream of Arrow: "),
+        (
+            pa.RecordBatchReader.from_batches(pa.schema({"body": pa.string()}), failing()),
+            "cannot be read from row 1 on: the program failed",
+        ),
+    ],
+)
+async def test_errors_of_other_programs_are_told_as_ours(table, told):
+    async with opened() as queue:
+        with pytest.raises(InvalidInput, match=told):
+            await queue.put_table("t", table)

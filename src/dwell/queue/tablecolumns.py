@@ -5,7 +5,8 @@ due at once.
 """
 
 import asyncio
-import contextlib
+import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -25,8 +26,8 @@ from dwell.queue.bulk import puts_of
 #: Columns that say when a message falls due. A null would mean at once.
 _WHEN = ("due", "delay", "delay_level")
 
-#: Columns of whole numbers, which may be given as text.
-_WHOLE = (*MS_COLUMNS, "priority", "max_attempts", "delay_level")
+#: Columns of whole numbers, which may be given as text or as floating point.
+_WHOLE = (*MS_COLUMNS, "due", "due_ms", "expires_ms", "priority", "max_attempts", "delay_level")
 
 #: The limit of headers of all messages of a stream together; each header is several objects.
 MOST_HEADERS = 100_000
@@ -37,6 +38,11 @@ _FORMS = "numbers, text, binary, moments, spans, or a map of text to text"
 
 #: Where Arrow says that a column means something else than its values do.
 _EXTENSION = b"ARROW:extension:name"
+#: Where pandas says which columns are its index.
+_PANDAS = b"pandas"
+#: What a whole number looks like in text, and a number of milliseconds.
+_NUMBER = "^[+-]?[0-9]+$"
+_DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 def pyarrow() -> Any:
@@ -52,7 +58,7 @@ def pyarrow() -> Any:
 
 def check_schema(schema: Any) -> None:
     """Refuse columns that are no part of a put, say the same as others, or are of other types."""
-    names: list[str] = schema.names
+    names = names_of(schema)
     if len(set(names)) != len(names):
         raise InvalidInput(f"arrow: got columns {values.shown(names)}, expected each name once")
     if "body" not in names:
@@ -66,8 +72,19 @@ def check_schema(schema: Any) -> None:
                 f"arrow: got column {values.shown(name)}, expected one each of {allowed}"
             )
         words.add(word)
-    for field in schema:
-        _check_field(pyarrow(), field)
+    for name in names:
+        _check_field(pyarrow(), schema.field(name))
+
+
+def names_of(schema: Any) -> list[str]:
+    """Return the names of the columns, without an index of pandas that is no column of a put."""
+    names: list[str] = schema.names
+    try:
+        index = json.loads((schema.metadata or {}).get(_PANDAS, b"{}"))["index_columns"]
+        unwanted = {name for name in index if isinstance(name, str) and _word(name) is None}
+    except (KeyError, RecursionError, TypeError, ValueError):
+        return names
+    return [name for name in names if name not in unwanted or name == "body"]
 
 
 async def puts_of_table(table: Any, topic: str, now_ms: int, levels_ms: Sequence[int] = ()) -> Puts:
@@ -77,7 +94,7 @@ async def puts_of_table(table: Any, topic: str, now_ms: int, levels_ms: Sequence
     """
     words: Any = {
         _word(name): _in_words(await _column(table.column(name), name), name)
-        for name in table.column_names
+        for name in names_of(table.schema)
         if name != "body"
     }
     _check_when(words)
@@ -102,13 +119,18 @@ def _check_when(words: dict[str, Any]) -> None:
 
 def _in_words(many: Any, name: str) -> Any:
     """Return a column under the queue's name for it, where a span names its unit."""
-    return list(map(_millis, many)) if name in MS_COLUMNS else many
+    if name not in MS_COLUMNS:
+        return many
+    return [_millis(value, f"{name}[{at}]") for at, value in enumerate(many)]
 
 
-def _millis(value: Any) -> Delay | None:
+def _millis(value: Any, field: str) -> Delay | None:
     if value is None or values.is_whole(value):
         return None if value is None else values.Millis(int(value))
-    return f"{value}ms"
+    # A text with units of its own means something else.
+    if type(value) is float or (isinstance(value, str) and _DECIMAL.fullmatch(value)):
+        return f"{value}ms"
+    raise values.refusal(InvalidTime, field, value, "a number of milliseconds")
 
 
 async def _column(column: Any, name: str) -> Any:
@@ -116,6 +138,9 @@ async def _column(column: Any, name: str) -> Any:
     pa, shown = pyarrow(), values.shown(name)
     if isinstance(column.type, pa.JsonType):
         column = column.cast(column.type.storage_type)
+    if pa.types.is_dictionary(column.type) and pa.types.is_null(column.type.value_type):
+        # Categories of pandas of which there are none.
+        column = column.cast(pa.null())
     size_bytes = sum(_unpacked_bytes(pa, chunk) for chunk in column.chunks)
     if size_bytes > MAX_BATCH_BYTES:
         raise BatchTooLarge(
@@ -125,11 +150,9 @@ async def _column(column: Any, name: str) -> Any:
         column = pa.chunked_array(
             [pa.compute.run_end_decode(chunk) for chunk in column.chunks], column.type.value_type
         )
-    if name in _WHOLE and _is_text(pa, column.type):
-        # As read from a file of text. Other text is refused by its row.
-        with contextlib.suppress(pa.ArrowException):
-            column = column.cast(pa.int64())
-    if pa.types.is_integer(column.type) and not column.null_count:
+    if name in _WHOLE:
+        column = _whole(pa, column, name)
+    if name != "body" and pa.types.is_integer(column.type) and not column.null_count:
         return column.combine_chunks().to_numpy(zero_copy_only=False)
     if pa.types.is_map(column.type):
         _check_headers(column)
@@ -143,6 +166,28 @@ async def _column(column: Any, name: str) -> Any:
         return found
     except _UNREADABLE:
         raise _refusal(pa, column, name) from None
+
+
+def _whole(pa: Any, column: Any, name: str) -> Any:
+    """Return a column as whole numbers if all its values are some; others are refused by row.
+
+    Text is what a file has, and floating point what pandas makes of whole numbers with nulls.
+    """
+    is_whole, types = False, pa.types
+    try:
+        if _is_text(pa, column.type) and name != "due":
+            column = column.cast(pa.string())
+            # Arrow's own cast reads hexadecimal numbers too.
+            is_whole = _all(pa, pa.compute.match_substring_regex(column, _NUMBER))
+        elif types.is_floating(column.type):
+            is_whole = _all(pa, pa.compute.equal(column, pa.compute.floor(column)))
+        return column.cast(pa.int64()) if is_whole else column
+    except pa.ArrowException:
+        return column
+
+
+def _all(pa: Any, truths: Any) -> bool:
+    return pa.compute.all(truths).as_py() is not False
 
 
 def _check_field(pa: Any, field: Any) -> None:
@@ -235,12 +280,25 @@ def _value(value: Any) -> Any:
         return str(value)
     if hasattr(value, "nanoseconds"):
         return _span(value)
-    return dict(value) if isinstance(value, list) else value
+    return _headers(value) if isinstance(value, list) else value
+
+
+def _headers(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    """Return headers; raises ValueError for a name that occurs twice."""
+    headers = dict(pairs)
+    if len(headers) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the header {twice!r:.80} occurs twice")
+    return headers
 
 
 def _body(value: Any) -> Any:
     """Return a body; a decimal is a number of JSON with all its digits, as in Spark's to_json."""
-    return f"{value:f}" if isinstance(value, Decimal) else _value(value)
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    is_day = isinstance(value, date) and not isinstance(value, datetime)
+    return value if is_day else _value(value)
 
 
 def _span(interval: Any) -> timedelta:
@@ -259,7 +317,7 @@ def _is_plain(pa: Any, kind: Any) -> bool:
         is_packed = types.is_map(inner) or types.is_dictionary(inner) or _is_view(pa, inner)
         return not (is_packed or isinstance(inner, pa.BaseExtensionType)) and _is_plain(pa, inner)
     if types.is_dictionary(kind):
-        return _is_text(pa, kind.value_type)
+        return _is_text(pa, kind.value_type) or types.is_null(kind.value_type)
     if types.is_map(kind):
         return _is_text(pa, kind.key_type) and _is_text(pa, kind.item_type)
     checks = (

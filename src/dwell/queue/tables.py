@@ -29,12 +29,25 @@ def batches_of(table: object) -> Any:
     if isinstance(table, pa.RecordBatchReader):
         reader = table
     elif hasattr(table, "__arrow_c_stream__"):
-        reader = pa.RecordBatchReader.from_stream(table)
+        _refuse_objects(table)
+        try:
+            reader = pa.RecordBatchReader.from_stream(table)
+        except Exception as error:
+            raise InvalidInput(f"table: gives no stream of Arrow: {error!s:.300}") from None
     else:
         allowed = "a table of Arrow: of PyArrow, Polars, DuckDB, pandas from 2.2 on, ..."
         raise values.refusal(InvalidInput, "table", table, allowed)
     check_schema(reader.schema)
     return reader
+
+
+def _refuse_objects(table: object) -> None:
+    """Refuse columns of Python objects in Polars, which gives their addresses in memory."""
+    if type(table).__module__.partition(".")[0] != "polars":
+        return
+    for name, kind in getattr(table, "schema", {}).items():
+        if str(kind) == "Object":
+            raise InvalidInput(f"table: column {values.shown(name)} has objects, expected values")
 
 
 class RowsPutter:
@@ -120,5 +133,6 @@ class TablePutter:
 def _next(reader: Any, row: int) -> Any:
     try:
         return next(reader, None)
-    except (pyarrow().ArrowException, OSError) as error:
+    except Exception as error:
+        # The program that makes the batches may raise errors of its own.
         raise InvalidInput(f"table: cannot be read from row {row} on: {error!s:.300}") from None

@@ -20,7 +20,11 @@ class Media(StrEnum):
 _ANY = {"", "*/*", "application/*"}
 
 
-_AS_WRITTEN = {media.value.encode(): media for media in Media}
+#: The form of each content type; a file of Arrow is read as a stream is.
+_FORMS = {media.value: media for media in Media} | {
+    "application/vnd.apache.arrow.file": Media.ARROW,
+}
+_AS_WRITTEN = {name.encode(): media for name, media in _FORMS.items()}
 
 
 def given(content_type: bytes | None, allowed: Sequence[Media]) -> Media:
@@ -33,9 +37,8 @@ def given(content_type: bytes | None, allowed: Sequence[Media]) -> Media:
     if usual is not None and usual in allowed:
         return usual
     name = (content_type or b"").decode("latin-1").partition(";")[0].strip().lower()
-    for media in allowed:
-        if media == name:
-            return media
+    if (form := _FORMS.get(name)) is not None and form in allowed:
+        return form
     raise Refusal(415, f"content-type: got {name or 'none'}, expected {_list(allowed)}")
 
 

@@ -13,6 +13,8 @@ from dwell.wire.problems import MOST_DETAIL_CHARS
 #: The type of a message's header, as the flatbuffers of Arrow number it.
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
+#: The first bytes of a file (Arrow IPC, random access).
+_FILE = b"ARROW1\0\0"
 #: The limit of the metadata that describe the columns, or a record batch.
 _MOST_METADATA_BYTES = 1024 * 1024
 #: The limit of record batches in a stream; each of them costs more than its rows.
@@ -38,14 +40,15 @@ def _load() -> None:
 
 
 def table_of(data: bytes | memoryview) -> Any:
-    """Return the table of a stream; raises InvalidInput if it is broken or too large.
+    """Return the table of a stream or a file; raises InvalidInput if it is broken or too large.
 
     Each record batch costs some objects for every column, so the names and the types are checked
     before any of them is read.
     """
     pa = pyarrow()
-    if bytes(data[:6]) == b"ARROW1":
-        raise InvalidInput("arrow: got a file, expected a stream (IPC streaming format)")
+    if data[: len(_FILE)] == _FILE:
+        # A file is a stream between this and a table of its contents.
+        data = data[len(_FILE) :]
     try:
         _refuse_compressed(pa, data)
         with pa.ipc.open_stream(data) as reader:
