@@ -93,7 +93,7 @@ def test_bytes_of_every_kind_stand_as_they_are(spark, more):
 def test_a_body_without_its_bytes_fails_and_is_no_row_of_nulls(spark, body):
     schema = spark.createDataFrame([], RAW).schema
     bodies = spark.createDataFrame([(bytearray(body),)], "body BINARY")
-    with pytest.raises(Exception, match=r"MALFORMED_RECORD|INVALID_ARRAY_INDEX"):
+    with pytest.raises(Exception, match=r"got no line of sizes|MALFORMED_RECORD"):
         packing.unpack(bodies, schema).collect()
 
 

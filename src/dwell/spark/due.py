@@ -8,6 +8,9 @@ A query with a fixed name that starts with a new checkpoint may hold chunks from
 first, each as itself: the numbers start at theirs, so that no new chunk is taken under a name that
 still holds one.
 
+A batch that is full shows that more is due, so the next one is taken while Spark works on it. The
+chunks of that one belong to the query already: a driver that starts again finds them too.
+
 Spark reports a finished batch only when there is a next one. But it asks for the latest offset from
 the end of the last batch on as soon as that batch is committed, so all earlier chunks are acked
 there. (This is the order of calls in Spark's MicroBatchExecution.)
@@ -30,9 +33,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from dwell.batch.batch import Batch
-from dwell.errors import ServerUnreachable
+from dwell.errors import DwellError, ServerUnreachable
 from dwell.given import values
 from dwell.queue import Queue
+from dwell.spark.ahead import Ahead, each
 from dwell.spark.keeper import Keeper
 from dwell.spark.options import ReadOptions
 from dwell.spark.parts import cut
@@ -96,6 +100,8 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left: int | None = None
         self._acked: int | None = None
         self._is_new = True
+        #: The chunks of the next batch: the number after the last, and how many messages they have.
+        self._ahead = Ahead[tuple[int, int]]()
 
     # --- where ----------------------------------------------------------------------------------
 
@@ -130,18 +136,41 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if chunk > first:
             rest = {"held": start["held"]} if chunk < start["held"] else {}
             return {"name": start["name"], "chunk": chunk, "unacked": first, **rest}  # type: ignore[typeddict-item]
-        is_full = True
-        # A chunk that is not full had all due messages; further calls would collect single
-        # messages.
-        while is_full and most > 0 and chunk - first < _MOST_CHUNKS:
-            asked = min(most, _CHUNK)
-            taken = self._take(start["name"], chunk, asked, wait=chunk == first)
-            is_full = taken >= asked
-            chunk += taken > 0
-            most -= taken
+        name, (chunk, taken) = start["name"], self._taken_ahead() or (first, 0)
+        chunk, left = self._fill(name, chunk, most - taken, chunk - first)
         if chunk == first:
             return start
-        return {"name": start["name"], "chunk": chunk, "unacked": first}
+        if left <= 0:
+            # There is more, and Spark will want it as soon as it has worked on this batch.
+            self._ahead.start(lambda: self._filled(name, chunk, most))
+        return {"name": name, "chunk": chunk, "unacked": first}
+
+    def _taken_ahead(self) -> tuple[int, int] | None:
+        try:
+            return self._ahead.result()
+        except DwellError:
+            # Some chunks may have been taken: they are found as those of an earlier run are.
+            self._is_new = True
+            return None
+
+    def _filled(self, name: str, first: int, most: int) -> tuple[int, int]:
+        """Take chunks, and return the number after the last, and how many messages they have."""
+        chunk, left = self._fill(name, first, most, 0)
+        return chunk, most - left
+
+    def _fill(self, name: str, chunk: int, left: int, count: int) -> tuple[int, int]:
+        """Take chunks from one on, after ``count`` others of the batch, up to so many messages.
+
+        Returns the number after the last, and how many messages could still be taken. A chunk that
+        is not full had all due messages; further calls would collect single messages.
+        """
+        is_full = True
+        while is_full and left > 0 and count < _MOST_CHUNKS:
+            asked = min(left, _CHUNK)
+            taken = self._take(name, chunk, asked, wait=not count)
+            is_full = taken >= asked
+            chunk, count, left = chunk + (taken > 0), count + (taken > 0), left - taken
+        return chunk, left
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note how many messages are due now: the query ends after as many."""
@@ -214,8 +243,7 @@ class DueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         table = message_table(self._schema)
         with self._options.opened() as queue:
-            for owner in partition.owners:
-                held = queue.held(owner)
+            for held in each(queue.held, partition.owners):
                 if len(held):
                     yield table.batch(held)
 

@@ -36,9 +36,9 @@ class Keeper:
             return
         with self._lock:
             self._receipts[owner] = batch.receipts
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dwell-keeper", daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="dwell-keeper", daemon=True)
+                self._thread.start()
 
     def find(self, owner: str) -> int:
         """Return how many messages an owner has; messages from an earlier run are kept too."""

@@ -24,6 +24,9 @@ _TIMES = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "timeZone": "UTC",
 }
+#: A size in the first line of a body; a larger number would not fit an INT.
+_SIZE = "([0-9]{1,9}|null)"
+
 _WRITE = {**_TIMES, "ignoreNullFields": "false"}
 _READ = {**_TIMES, "mode": "FAILFAST"}
 #: The parsed JSON of a row between two steps.
@@ -56,9 +59,11 @@ def pack(schema: T.StructType) -> Column:
     if not raw.fields:
         return packed.cast("binary")
     blobs = [_column(field) for field in raw]
-    sizes = F.to_json(F.array(*map(F.octet_length, blobs)))
+    # JSON by plain text: Spark's own writer of JSON takes a fifth of the time of a relay.
+    sizes = [F.coalesce(F.octet_length(blob).cast("string"), F.lit("null")) for blob in blobs]
+    line = F.concat(F.lit("["), F.concat_ws(",", *sizes), F.lit("]\n"))
     some = [F.coalesce(blob, F.lit(b"")) for blob in blobs]
-    return F.concat(F.concat(sizes, F.lit("\n")).cast("binary"), *some, packed.cast("binary"))
+    return F.concat(line.cast("binary"), *some, packed.cast("binary"))
 
 
 def unpack(bodies: DataFrame, schema: T.StructType) -> DataFrame:
@@ -68,13 +73,15 @@ def unpack(bodies: DataFrame, schema: T.StructType) -> DataFrame:
     if not raw.fields:
         return _spread(bodies.select(_parsed(body, said)), [], said.names)
     line = F.substring_index(body.cast("string"), "\n", 1)
-    sizes = _read(line, T.ArrayType(T.IntegerType()))
+    none = F.raise_error(F.concat(F.lit("body: got no line of sizes: "), F.left(line, F.lit(80))))
+    sizes = F.when(_is_line(line, len(raw)), _sizes(line)).otherwise(none)
     # Each step is a projection of its own, so that Spark does not read JSON again for each column.
     cut = bodies.select(body, (F.octet_length(line) + 2).alias("start"), sizes.alias("sizes"))
-    size, start, found = F.col("sizes"), F.col("start"), list[Column]()
+    start, found = F.col("start"), list[Column]()
     for at, name in enumerate(raw.names):
-        found.append(body.substr(start, size[at]).alias(name))
-        start = start + F.coalesce(size[at], F.lit(0))
+        size = _size(F.col("sizes")[at])
+        found.append(body.substr(start, size).alias(name))
+        start = start + F.coalesce(size, F.lit(0))
     rest = body.substr(start, F.octet_length(body))
     return _spread(cut.select(*found, _parsed(rest, said)), raw.names, schema.names)
 
@@ -89,14 +96,25 @@ def is_readable(schema: T.StructType) -> Column:
     if not raw.fields:
         return _is_said(body, said)
     line = F.substring_index(body.cast("string"), "\n", 1)
-    sizes = F.from_json(line, T.ArrayType(T.IntegerType()))
-    taken = F.aggregate(sizes, F.lit(0), lambda total, size: total + F.coalesce(size, F.lit(0)))
+    sizes = F.when(_is_line(line, len(raw)), _sizes(line))
+    taken = sum((F.coalesce(_size(sizes[at]), F.lit(0)) for at in range(len(raw))), F.lit(0))
     start = F.octet_length(line) + 2 + taken
-    are_sizes = (F.size(sizes) == len(raw)) & F.forall(
-        sizes, lambda size: F.coalesce(size, F.lit(0)) >= 0
-    )
     rest = body.substr(start, F.octet_length(body))
-    return F.coalesce(are_sizes & _is_said(rest, said), F.lit(False))
+    return F.coalesce(sizes.isNotNull() & _is_said(rest, said), F.lit(False))
+
+
+def _is_line(line: Column, count: int) -> Column:
+    """Return whether a text is the sizes of so many columns."""
+    return line.rlike(rf"^\[{_SIZE}(,{_SIZE}){{{count - 1}}}\]$")
+
+
+def _sizes(line: Column) -> Column:
+    """Return the texts of the sizes in a line that :func:`_is_line`."""
+    return F.split(F.substring(line, 2, F.octet_length(line) - 2), ",")
+
+
+def _size(text: Column) -> Column:
+    return F.when(text != "null", text.cast("int"))
 
 
 def _is_said(body: Column, schema: T.StructType) -> Column:
