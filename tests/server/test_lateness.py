@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dwell.clock import SimulatedClock
 from dwell.server.board.recent import lately
@@ -65,3 +67,27 @@ def test_puts_of_one_moment_are_remembered_as_one():
     )
     assert found.tolist() == [5_000, 5_000, now_ms + 5_000]
     assert len(puts) == 1
+
+
+#: Tens of numbers that are put in some order: how many of each, and at which second.
+_PUTS = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
+    max_size=8,
+    unique_by=lambda put: put[0],
+)
+
+
+@example([(4, 0, 5)], [35, 41])
+@given(_PUTS, st.lists(st.integers(1, 110), unique=True))
+def test_many_are_as_late_as_each_alone(put, taken):
+    puts, now_ms = LatePuts(), 10 * YEAR_MS
+    for ten, more, seconds in put:
+        numbers = np.arange(10 * ten + 1, 10 * ten + more + 2, dtype=np.uint64)
+        puts.note(np.zeros(more + 1, np.int64), numbers, now_ms + 1_000 * seconds)
+    end_ms = now_ms + 20_000
+    due_ms = np.array([end_ms - number * 500 % 30_000 for number in taken], np.int64)
+    found = puts.many_late_ms(due_ms, np.array(taken, np.uint64), end_ms)
+    assert found.tolist() == [
+        puts.late_ms(due, number, end_ms)
+        for due, number in zip(due_ms.tolist(), taken, strict=True)
+    ]

@@ -59,14 +59,18 @@ def blobs_of(column: pa.Array) -> Blobs:
     return Blobs(piece, ends[:-1] - start, ends[1:] - start)
 
 
+def _has_extras(batch: Batch) -> bool:
+    return bool(sizes_of(batch.extras).any())
+
+
 def _keys(batch: Batch) -> pa.Array:
-    if isinstance(batch.extras, Same) and not batch.extras.value:
+    if not _has_extras(batch):
         return pa.nulls(len(batch), pa.string())
     return pa.array(keys_of(batch.extras), pa.string())
 
 
 def _headers(batch: Batch) -> pa.Array:
-    if isinstance(batch.extras, Same) and not batch.extras.value:
+    if not _has_extras(batch):
         return pa.nulls(len(batch), _HEADERS)
     many = (decode_extra(extra).headers for extra in batch.extras)
     return pa.array([list(headers.items()) or None for headers in many], _HEADERS)

@@ -7,12 +7,15 @@ from bisect import bisect_right, insort
 
 import numpy as np
 
-from dwell.message import I64, U64
+from dwell.message import I64, U64, Rows
 
 #: How much before its put a message has to be due to be late by that.
 _LATE_MS = 1_000
 #: Puts within this time count as put together.
 _TOGETHER_MS = 1_000
+#: No message has a larger number.
+_LAST = 2**64 - 1
+_NONE: Rows = np.zeros(0, np.intp)
 #: How many puts are remembered; the messages of those before count from their due.
 _MOST_PUTS = 10_000
 
@@ -54,14 +57,32 @@ class LatePuts:
     def many_late_ms(self, due_ms: I64, numbers: U64, now_ms: int) -> I64:
         """Return how late messages are that are taken now, each from its due or its late put."""
         late_ms: I64 = np.maximum(now_ms - due_ms, 0)
-        if self._puts:
-            for at in np.flatnonzero(late_ms > _LATE_MS).tolist():
-                late_ms[at] = self.late_ms(int(due_ms[at]), int(numbers[at]), now_ms)
+        late = np.flatnonzero(late_ms > _LATE_MS) if self._puts else _NONE
+        if len(late):
+            late = late[np.argsort(numbers[late], kind="stable")]
+            late_ms[late] = np.minimum(late_ms[late], now_ms - self._many_put_ms(numbers[late]))
         return late_ms
 
     def _put_ms(self, number: int) -> int:
         """Return when a message was put late, 0 when it was not."""
-        at = bisect_right(self._puts, (number, 2**64, 0)) - 1
-        if at < 0 or self._puts[at][1] < number:
-            return 0
-        return self._puts[at][2]
+        return self._put_of(number)[1]
+
+    def _many_put_ms(self, numbers: U64) -> I64:
+        """Return the same for ascending numbers; messages of one put are looked up together."""
+        found, at = np.zeros(len(numbers), np.int64), 0
+        while at < len(numbers):
+            last, put_ms = self._put_of(int(numbers[at]))
+            stop = int(np.searchsorted(numbers, np.uint64(last), "right"))
+            found[at:stop] = put_ms
+            at = stop
+        return found
+
+    def _put_of(self, number: int) -> tuple[int, int]:
+        """Return the last number of the put or of the gap that has a number, and when it was.
+
+        The time of a gap is 0.
+        """
+        at = bisect_right(self._puts, (number, _LAST, 0))
+        if at and self._puts[at - 1][1] >= number:
+            return self._puts[at - 1][1:]
+        return (self._puts[at][0] - 1 if at < len(self._puts) else _LAST), 0
