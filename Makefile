@@ -10,12 +10,12 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo-packages test campaigns check format docs dist demo demo-kafka bench bench-against fuzz soak simulate mutants survive crash machines faults attack clean
+.PHONY: help setup packages demo-packages test campaigns check format docs dist demo demo-departures demo-kafka bench bench-against fuzz soak simulate mutants survive crash machines faults attack clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks .brokers/go ## .venv in the checkout, with everything
+setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks .brokers/go .brokers/vega ## .venv in the checkout, with everything
 
 $(STAMP): pyproject.toml
 	@echo "setup: Python packages into .venv, some minutes; then Kafka's jars and what tests run against"
@@ -111,6 +111,15 @@ demo: $(DEMO) demo-packages ## a year of real flights through Spark, the server 
 
 demo-kafka: setup ## the same with Kafka at both ends, a relay killed once
 	$(PY) -m examples.flights_kafka --out report
+
+# Rows of the second example; the package is a data set.
+.brokers/vega: Makefile
+	@rm -rf $@ && mkdir -p $@
+	@cd $@ && tar xzf $$(npm pack --silent vega-datasets@3.2.1) --strip-components=2 package/data/flights-3m.parquet
+	@rm $@/*.tgz
+
+demo-departures: setup ## three million rows with zones, nulls and duplicates through Spark, put twice, the server killed once
+	$(PY) -m examples.departures --out report
 
 bench: setup ## all benchmarks, small
 	$(PY) -m bench all --small

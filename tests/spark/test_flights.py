@@ -84,6 +84,22 @@ def test_the_books_balance_over_kafka(tmp_path):
     assert done.stdout.count("ok ") == 10
 
 
+@pytest.mark.campaign
+def test_each_of_the_departures_becomes_what_it_was_to_become(tmp_path):
+    command = [sys.executable, "-m", "examples.departures", "--rows", "200000"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killing the server (SIGKILL)" in done.stdout
+    assert done.stdout.count("holds: ") == 4
+    assert "FAILS" not in done.stdout
+
+
 # --- books that should not balance ----------------------------------------------------------------
 
 
