@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
-from dwell.clock import RealClock
+from dwell.clock import RealClock, SimulatedClock
 from dwell.server.http.openapi import document
 from dwell.server.http.port import HttpPort
 from dwell.server.inflight import InFlight
@@ -745,16 +745,17 @@ async def test_finish_reads_what_others_have_popped_page_by_page(monkeypatch):
 
 
 async def test_finish_finds_what_was_popped_at_another_server():
-    async with calling() as caller:
+    clock = SimulatedClock()
+    async with calling(store=MemoryStore(clock)) as caller:
 
         async def command(**words):
             return (await caller.post("/command", {"id": "1", **words}))["success"]
 
         receipts = caller.server.port.waits.receipts
-        assert await command(command="add", topic="t", body="x", TTR=0.05)
+        assert await command(command="add", topic="t", body="x", TTR=1)
         assert await command(command="pop", topic="t")
         (ours,) = await caller.server.queue.held("command")
-        await asyncio.sleep(0.1)
+        clock.advance(2_000)
         await caller.post("/v1/topics/t/messages?on_conflict=replace", {"id": "1", "body": "x"})
         assert await command(command="pop", topic="t")
         receipts.add(ours, 0)
