@@ -109,7 +109,6 @@ MAY_IMPORT = {
     "cli": {
         "base",
         "batch",
-        "calendar",
         "clock",
         "door",
         "embedded",

@@ -1,5 +1,7 @@
 """``dwell schedule``: put, changed and shown."""
 
+from pathlib import Path
+
 import pytest
 
 from dwell.queue.schedules import TOPIC
@@ -62,8 +64,9 @@ def test_a_change_of_nothing_is_refused(cli):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["preview", "0 9 * * *", "--start", "2030-01-01T00:00:00Z"], "preview: got --start"),
-        (["preview", "0 9 * * *", "--every", "1h"], "got --every, expected --count, --cron"),
+        (["preview", "0 9 * * *", "--ttl", "1h"], "preview: got --ttl, expected --count, --cron"),
+        (["preview", "0 9 * * *", "--every", "1h"], "got cron and every, expected one of"),
+        (["preview", "--zone", "UTC"], "preview: got no rule, expected one"),
         (["preview", "0 9 * * *", "jobs"], "preview: got topic"),
         (["pause", "report", "--header", "a=1"], "got --header, expected nothing but a name"),
         (["next", "report", "--zone", "UTC"], "next: got --zone, expected --count"),
@@ -101,3 +104,27 @@ def test_runs_on_days_off_are_on_other_days(cli):
     told = cli.error("schedule", "change", "report", "--day-off", "sonntag")
     assert told.startswith("InvalidSchedule: days_off: got 'sonntag', expected one of mon, tue")
     assert "list: got --day-off" in cli.error("schedule", "list", "--day-off", "sun")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ["--cron", "0 9 * * *", "--day-off", "sat", "--day-off", "sun", "--when-off", "before"],
+        ["--rrule", "FREQ=MONTHLY;BYDAY=-1FR", "--end", "2096-01-01T00:00:00Z"],
+        ["--every", "90m", "--start", "2095-01-01T00:00:00Z"],
+        ["--cron", "0 0 9 ? * 2-6", "--dialect", "quartz"],
+    ],
+)
+def test_a_preview_shows_the_runs_that_the_schedule_has(cli, rule):
+    where = ["--zone", "Australia/Lord_Howe"]
+    previewed = [one["run"] for one in cli.json("schedule", "preview", *rule, *where)]
+    assert not Path(cli.folder).exists()
+    cli.run(*PUT, *rule, *where)
+    assert previewed == cli.out("schedule", "next", "report")
+    assert len(previewed) == 5
+
+
+def test_a_preview_marks_runs_beside_a_change_of_clocks(cli):
+    start = ["--start", "2095-03-26T12:00:00Z", "--count", "3"]
+    found = cli.json("schedule", "preview", "0 12 * * *", "--zone", "Europe/Berlin", *start)
+    assert [one["is_near_change"] for one in found] == [True, False, False]

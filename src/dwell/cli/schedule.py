@@ -57,9 +57,11 @@ _BY_NAME = {
     Action.REMOVE: _Named(lambda q, name: q.schedules.remove(name), (Result.CANCELLED,)),
 }
 
+#: The options that say when a schedule runs.
+_WHEN = ("cron", "dialect", "every", "rrule", "zone", "start", "end", "days_off", "when_off")
 #: The options of an action in addition to the name; put and change take all except ``count``.
 _TAKES = {
-    Action.PREVIEW: ("cron", "dialect", "zone", "count"),
+    Action.PREVIEW: (*_WHEN, "count"),
     Action.NEXT: ("count",),
 }
 
@@ -144,8 +146,8 @@ def schedule(
 
     `put NAME TOPIC BODY` with --cron, --every or --rrule makes one or replaces it, `change NAME`
     changes only what the options name, `list` shows all, `show` one, `next` its next runs; `run`
-    puts its message now; `preview LINE` shows when a line of cron would run; `pause`, `resume` and
-    `remove` do what they say.
+    puts its message now; `preview LINE`, or --cron, --every or --rrule, shows the runs of a rule
+    before it is put; `pause`, `resume` and `remove` do what they say.
     """
     session = session_of(context)
     spans = {"every": every, "jitter": jitter, "grace": grace, "lease": lease, "ttl": ttl}
@@ -159,7 +161,7 @@ def schedule(
     if action is Action.LIST:
         _list(session)
     elif action is Action.PREVIEW:
-        preview(session.out, cron or name or "", dialect, zone, count)
+        preview(session.out, {word: words[word] for word in _WHEN} | {"cron": cron or name}, count)
     elif name is None:
         raise InvalidInput(f"name: got none, expected the schedule to {action}")
     elif action is Action.PUT:
