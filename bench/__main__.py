@@ -23,6 +23,7 @@ from bench import (
     scaling,
     schedules,
     spark_audit,
+    spark_campaign,
     spark_kafka,
     spark_read,
     spark_stream,
@@ -130,6 +131,7 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         {"mode": "drain", "messages": 1_000_000, "rate": 1000, "seconds": 30, "rounds": 3},
         {"messages": 20_000, "rounds": 1},
     ),
+    "spark_campaign": (spark_campaign.run, {"rows": 20_000_000}, {"rows": 50_000}),
     "spark_kafka": (
         spark_kafka.run,
         {"messages": 1_000_000, "rounds": 3},

@@ -24,6 +24,26 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have started."""
+    parents = dict(filter(None, map(_parent_of, Path("/proc").glob("[0-9]*"))))
+    found, waiting = list[int](), [pid]
+    while waiting:
+        parent = waiting.pop()
+        children = [child for child, of in parents.items() if of == parent]
+        found += children
+        waiting += children
+    return found
+
+
+def _parent_of(folder: Path) -> tuple[int, int] | None:
+    try:
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(folder.name), int(fields[1])
+
+
 def now_ms() -> float:
     """Return the time of this machine, in milliseconds."""
     return time.time_ns() / 1_000_000
