@@ -129,3 +129,12 @@ def test_a_burst_ends_with_status_zero(tmp_path, server):
         words = ["--quiet", "work", "jobs:worker", "--burst", "--processes", "2", "--topics", "t"]
         assert subprocess.run([PROGRAM, *words], cwd=tmp_path, timeout=60).returncode == 0
         assert queue.stats().topics["pids"].ready == 50
+
+
+def test_a_burst_whose_processes_only_fail_ends_with_status_one(tmp_path, server):
+    (tmp_path / "jobs.py").write_text(MODULE.format(url=server.url, answers="pids"))
+    with dwell.open(server.url) as queue:
+        queue.put_many("t", ["crashes"] * 20, lease="1h")
+        words = ["--quiet", "work", "jobs:worker", "--burst", "--processes", "2", "--topics", "t"]
+        assert subprocess.run([PROGRAM, *words], cwd=tmp_path, timeout=60).returncode == 1
+        assert queue.stats().topics["pids"].ready == 6

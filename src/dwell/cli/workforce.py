@@ -14,6 +14,8 @@ from dwell.urls import host_and_port
 _PROGRAM = (sys.executable, "-c", "from dwell.cli import main; main()")
 #: Seconds until a process that has ended is started again, and between two checks.
 _AGAIN_S, _LOOK_S = 1.0, 0.1
+#: After so many failures a process is not started again in a burst, which has to end.
+_MOST_FAILURES = 3
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -28,8 +30,9 @@ def run_many(
 ) -> None:
     """Run ``dwell work WORDS`` in ``count`` processes until SIGTERM or SIGINT, which all receive.
 
-    One that ends is started again, unless it has ended a burst with status 0. When files are
-    watched, all are started again at the next change.
+    One that ends is started again, unless it has ended a burst with status 0, or failed three times
+    in a burst, which raises SystemExit once all have ended. When files are watched, all are started
+    again at the next change.
     """
     burst = ["--burst"] if is_burst else []
     commands = [
@@ -96,6 +99,7 @@ class _Force:
     def __init__(self, commands: Sequence[Sequence[str]]) -> None:
         self._commands = commands
         self._running: list[subprocess.Popen[bytes] | None] = [None] * len(commands)
+        self._failures = [0] * len(commands)
         self._are_told = False
         self.stopping = _Stopping()
 
@@ -121,7 +125,7 @@ class _Force:
             signal.signal(number, self._send)
 
     def run(self, *, is_burst: bool) -> None:
-        """Run all until they were told to end, or have ended a burst."""
+        """Run all until they were told to end, or have ended a burst; raises SystemExit."""
         self.listen()
         self.start()
         while any(self._running):
@@ -130,10 +134,14 @@ class _Force:
                 if process is None or process.poll() is None:
                     continue
                 self._running[at] = None
-                if process.returncode or not is_burst:
+                self._failures[at] += process.returncode != 0
+                is_over = not process.returncode or self._failures[at] >= _MOST_FAILURES
+                if not (is_burst and is_over):
                     if not self.stopping.is_set():
                         time.sleep(_AGAIN_S)
                     self._start(at)
+        if is_burst and max(self._failures) >= _MOST_FAILURES:
+            raise SystemExit(1)
 
     def end(self) -> None:
         """Wait until all have finished their work, and tell them to, unless they know."""
