@@ -232,9 +232,11 @@ async def test_a_topic_is_paused_and_gets_a_message(consoled):
 async def test_schedules_are_paused_resumed_and_deleted(consoled):
     async with consoled() as console:
         page, schedules = console.page, console.queue.schedules
-        await schedules.put("daily", "t", b"x", cron="0 9 * * mon-fri", zone="Europe/Berlin")
+        off = {"days_off": ["sat", "2100-12-25"], "when_off": "before"}
+        await schedules.put("daily", "t", b"x", cron="0 9 * * *", zone="Europe/Berlin", **off)
         await console.open("#/schedules")
         await page.get_by_role("link", name="daily").click()
+        await expect(page.locator("main")).to_contain_text("sat, 2100-12-25: before")
         await expect(page.locator("ol li")).to_have_count(10)
         await console.do("Pause …", "one schedule", "Pause", "daily: replaced")
         found = await schedules.get("daily")

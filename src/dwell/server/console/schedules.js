@@ -65,6 +65,7 @@ export async function schedulePage(page) {
       ["State", state(row)], ["Problem", row.problem ? el("span", { class: "bad" }, their(row.problem)) : null], ["When", when(row)], ["Zone", their(row.zone)],
       ["Topic", link(their(row.topic), "topic", { name: row.topic })], ["From", row.start_ms ? time(row.start_ms) : null], ["Until", row.end_ms ? time(row.end_ms) : null],
       ["Jitter", row.jitter_ms ? span(row.jitter_ms) : null], ["What was missed", row.misfire], ["While the last one is not done", row.overlap], ["Last", row.last_ms ? time(row.last_ms) : null],
+      ["Days off", row.days_off?.length ? `${row.days_off.join(", ")}: ${row.when_off}` : null],
       ["Declared by", row.app ? their(row.app) : null],
     ]),
     el("h2", {}, "Next runs"), row.runs?.length ? el("ol", {}, row.runs.map((run) => el("li", {}, their(run)))) : el("p", {}, "None."),
