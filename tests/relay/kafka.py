@@ -11,11 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import NewTopic
 
 from tests.waiting import PATIENCE_S, until
+
+#: The protocols of consumer groups: the newer one is tried in campaigns where both do the same.
+PROTOCOLS = ("classic", pytest.param("consumer", marks=pytest.mark.campaign))
 
 Headers = dict[str, str | bytes | None] | list[tuple[str, bytes | None]] | None
 

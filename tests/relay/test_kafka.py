@@ -18,7 +18,7 @@ from bench.servers import free_port
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka.sink import KafkaSink
 from dwell.relay.kafka.source import KafkaSource
-from tests.relay.kafka import RelayProcess, numbers, read_all, relaying
+from tests.relay.kafka import PROTOCOLS, RelayProcess, numbers, read_all, relaying
 from tests.waiting import until
 
 
@@ -277,7 +277,7 @@ def test_records_of_a_key_leave_in_their_order(topics, tmp_path):
     assert all(values == sorted(values) for values in by_key.values())
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("more", [[], ["--exactly-once"]], ids=["at-least-once", "exactly-once"])
 def test_a_relay_that_is_killed_is_taken_over(topics, tmp_path, redis_url, more, protocol):
     mine = topics(4)
@@ -301,7 +301,7 @@ def test_a_relay_that_is_killed_is_taken_over(topics, tmp_path, redis_url, more,
         assert max(counts.values()) == 1
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_partitions_that_are_added_are_read(topics, tmp_path, protocol):
     mine = topics(1)
     options = ["--from", f"{mine.source_in(protocol)}&topic.metadata.refresh.interval.ms=500"]
