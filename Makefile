@@ -15,13 +15,13 @@ export OPENBLAS_NUM_THREADS := 1
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks .brokers/go .brokers/vega ## .venv in the checkout, with everything
+setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks .brokers/go .brokers/vega .brokers/kombu ## .venv in the checkout, with everything
 
 $(STAMP): pyproject.toml
 	@echo "setup: Python packages into .venv, some minutes; then Kafka's jars and what tests run against"
 	python3 -m venv .venv
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,arrow,worker,redis,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
+	$(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,arrow,worker,redis,celery,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
 	@touch $@
 
 # A newcomer's first command installs only what it runs.
@@ -61,6 +61,13 @@ packages: ## Debian packages that tests and benchmarks run against
 	@python3 -m venv $@
 	@$@/bin/pip install --quiet "openapi-python-client>=0.29,<0.30"
 	@touch $@
+
+# The tests that kombu has for all transports are only in its source.
+.brokers/kombu: $(STAMP)
+	@rm -rf $@ && mkdir $@
+	@$(PY) -m pip download --quiet --no-deps --no-binary :all: --dest $@ \
+		"kombu==$$($(PY) -c 'import kombu; print(kombu.__version__)')"
+	@tar -xzf $@/kombu-*.tar.gz -C $@ --strip-components 1
 
 # Peers of a benchmark, of which some want another client of Redis than Dwell does.
 .brokers/tasks: Makefile

@@ -10,6 +10,7 @@ from bench import (
     backlog,
     beanstalk,
     byid,
+    celery,
     console,
     http,
     idle,
@@ -198,6 +199,11 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         takers.run,
         {"over": "process", "putters": 64, "takers": 2, "messages": 100_000, "rounds": 5},
         {"messages": 12_800, "rounds": 1},
+    ),
+    "celery": (
+        celery.run,
+        {"tasks": 20_000, "countdowns": 100_000, "rounds": 3},
+        {"tasks": 800, "countdowns": 1_000, "rounds": 1},
     ),
     "worker": (
         worker.run,

@@ -1,0 +1,149 @@
+"""The queues and bindings of all processes, as messages of the store.
+
+Each is a message that is due when the queue expires, and else in the far future. To keep a queue is
+to reschedule its messages; what falls due is taken by whoever looks first, who deletes the queue.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from dwell.celery.names import QUEUES, exchange_topic, is_exchange_topic, topic_of
+from dwell.errors import StoreError
+from dwell.message import Result, State
+from dwell.queue import Queue
+
+#: The due of what does not expire: the year 2100, in epoch milliseconds.
+_FAR_MS = 4_102_444_800_000
+
+#: How long a queue that is being deleted is waited for, seconds, and how often it is tried.
+_PAUSE_S, _TRIES = 0.05, 200
+_PAGE = 1_000
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """A queue that is bound to an exchange; ``ttl_ms`` is that of the messages in it."""
+
+    routing_key: str
+    pattern: str | None
+    queue: str
+    ttl_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message of the directory."""
+
+    topic: str
+    id: str
+    body: bytes
+
+
+class Directory:
+    """Declares, binds and deletes queues in a store, and looks for those that are there."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def declare(self, queue: str, lives_ms: int | None) -> None:
+        """Declare a queue that expires in ``lives_ms``, or never."""
+        await self.put(queue_row(queue), lives_ms)
+
+    async def bind(self, exchange: str, binding: Binding, lives_ms: int | None) -> None:
+        """Bind a queue to an exchange for as long."""
+        await self.put(binding_row(exchange_topic(exchange), binding), lives_ms)
+
+    async def put(self, row: Row, lives_ms: int | None) -> None:
+        """Put a message of the directory in place of the one that is there; raises StoreError."""
+        for _ in range(_TRIES):
+            due_ms = _FAR_MS if lives_ms is None else self._queue.clock.now_ms() + lives_ms
+            put = await self._queue.put(
+                row.topic, row.body, id=row.id, due=int(due_ms), on_conflict="replace"
+            )
+            if put.result is not Result.LEASED:
+                return
+            # Whoever has it deletes the queue now, and is done with it soon.
+            await asyncio.sleep(_PAUSE_S)
+        raise StoreError(f"queue: {row.id!r:.80} is being deleted, and was not in 10 s")
+
+    async def refresh(self, rows: Sequence[Row], lives_ms: int) -> None:
+        """Let rows live for ``lives_ms`` from now; those that are gone are put again."""
+        for topic in dict.fromkeys(row.topic for row in rows):
+            own = [row for row in rows if row.topic == topic]
+            results = await self._queue.reschedule(
+                topic, [row.id for row in own], delay=lives_ms / 1000
+            )
+            for row, result in zip(own, results, strict=True):
+                if result is not Result.MOVED:
+                    await self.put(row, lives_ms)
+
+    async def unbind(self, exchange: str, binding: Binding) -> None:
+        """Remove a binding."""
+        row = binding_row(exchange_topic(exchange), binding)
+        await self._queue.cancel(row.topic, row.id)
+
+    async def exists(self, queue: str) -> bool:
+        """Tell whether a queue was declared and has not expired."""
+        found = await self._queue.get(QUEUES, topic_of(queue))
+        return found is not None and found.state is State.DELAYED
+
+    async def names(self) -> list[str]:
+        """Return the names of the queues that do not expire."""
+        pages = self._rows(QUEUES)
+        return [body.decode() async for due_ms, body in pages if due_ms == _FAR_MS]
+
+    async def bindings(self, exchange: str) -> list[Binding]:
+        """Return the queues that are bound to an exchange now."""
+        pages = self._rows(exchange_topic(exchange))
+        return [msgspec.json.decode(body, type=Binding) async for _, body in pages]
+
+    async def _rows(self, topic: str) -> AsyncIterator[tuple[int, bytes]]:
+        async for batch in self._queue.pages(topic, State.DELAYED, limit=_PAGE):
+            for pair in zip(batch.due_ms.tolist(), batch.bodies, strict=True):
+                yield pair
+
+    async def delete(self, queue: str, bindings: Sequence[Row] | None) -> None:
+        """Delete a queue and its messages.
+
+        ``bindings`` are the rows of all its bindings; None looks at all exchanges.
+        """
+        await self._queue.cancel(QUEUES, topic_of(queue))
+        rows = await self._bindings_of(queue) if bindings is None else bindings
+        for row in rows:
+            await self._queue.cancel(row.topic, row.id)
+        await self._queue.clear(topic_of(queue))
+
+    async def _bindings_of(self, queue: str) -> list[Row]:
+        found = []
+        for topic in filter(is_exchange_topic, (await self._queue.stats()).topics):
+            async for _, body in self._rows(topic):
+                binding = msgspec.json.decode(body, type=Binding)
+                if binding.queue == queue:
+                    found.append(binding_row(topic, binding))
+        return found
+
+    async def sweep(self, exchanges: Iterable[str]) -> int:
+        """Delete the queues that have expired, and their bindings to some exchanges."""
+        topics = [QUEUES, *map(exchange_topic, exchanges)]
+        batch = await self._queue.take(topics, _PAGE, lease="60s")
+        for message in batch:
+            if message.topic == QUEUES:
+                await self._queue.clear(topic_of(message.body.decode()))
+        if len(batch):
+            await self._queue.ack(batch)
+        return len(batch)
+
+
+def queue_row(queue: str) -> Row:
+    """Return the row of a queue."""
+    return Row(QUEUES, topic_of(queue), queue.encode())
+
+
+def binding_row(topic: str, binding: Binding) -> Row:
+    """Return the row of a binding to the exchange that has a topic."""
+    what = msgspec.json.encode((binding.queue, binding.routing_key))
+    id_ = hashlib.blake2b(what, digest_size=16).hexdigest()
+    return Row(topic, id_, msgspec.json.encode(binding))

@@ -1,0 +1,159 @@
+"""Messages of kombu as messages of Dwell, and back.
+
+The body is kombu's own message as JSON, so that a search by a predicate can look at the task:
+``headers.task == 'shop.pay'``. The headers of tasks are those of Celery's message protocols 2 and 1
+(https://docs.celeryq.dev, "Message Protocol").
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any
+
+from celery import current_app
+from kombu.utils.json import dumps, loads
+
+from dwell.celery.names import topic_of
+from dwell.errors import InvalidBody
+from dwell.message import DEFAULT_PRIORITY, MAX_ID_BYTES, QUEUE_ID_MARK, Message
+
+#: The highest priority of AMQP; higher numbers come first there, and last in Dwell.
+MAX_PRIORITY = 255
+
+#: AMQP's number for messages that need not survive the broker.
+TRANSIENT = 1
+
+#: Room for what tells messages of one task apart in their ids.
+_MARK_BYTES = 12
+
+
+@dataclass(slots=True)
+class Parcel:
+    """One message for a topic, in the terms of :meth:`dwell.Queue.put`.
+
+    ``task`` is the id of its task, or empty; ``turn`` counts the messages that the same task had
+    before. Times are epoch milliseconds, or None.
+    """
+
+    topic: str
+    body: bytes
+    task: str
+    turn: int
+    priority: int
+    due_ms: int | None
+    expires_ms: int | None
+
+    @property
+    def id(self) -> str | None:
+        """The id of the message; None for one that the queue makes."""
+        return message_id(self.task, self.turn) if self.task else None
+
+
+def message_id(task: str, turn: int) -> str:
+    """Return the id of a task's message: the task's own for the first."""
+    return f"{task}:{turn}" if turn else task
+
+
+def sealed(queue: str, message: dict[str, Any], now_ms: int, ttl_ms: int | None = None) -> Parcel:
+    """Return the parcel of a message of kombu for a queue; ``ttl_ms`` is the queue's own.
+
+    A task with an ETA is due then. Raises InvalidBody for what JSON cannot encode.
+    """
+    headers, properties = message["headers"], message["properties"]
+    task, turn, eta = _task_of(message)
+    due_ms = _epoch_ms(eta)
+    if due_ms is not None and "eta" in headers:
+        # The worker has nothing to wait for when it gets the message.
+        message = message | {
+            "headers": headers | {"eta": None},
+            "properties": properties | {"eta": eta},
+        }
+    ttls_ms = [own for own in (_ttl_ms(properties), ttl_ms) if own is not None]
+    expires_ms = max(now_ms, due_ms or 0) + max(min(ttls_ms), 1) if ttls_ms else None
+    try:
+        body = dumps(message).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidBody(f"message: got what JSON cannot encode: {error}") from error
+    priority = DEFAULT_PRIORITY - _priority(properties)
+    return Parcel(topic_of(queue), body, task, turn, priority, due_ms, expires_ms)
+
+
+def opened(message: Message) -> dict[str, Any]:
+    """Return the message of kombu that a taken message holds, as it is delivered."""
+    found: dict[str, Any] = loads(message.body)
+    properties = found["properties"]
+    properties["delivery_tag"] = message.receipt
+    if message.attempt > 1:
+        found["headers"]["redelivered"] = True
+        properties.setdefault("delivery_info", {})["redelivered"] = True
+    return found
+
+
+def _task_of(message: dict[str, Any]) -> tuple[str, int, object]:
+    """Return the id of a task, how many messages it had before, and its ETA."""
+    fields = message["headers"]
+    if "task" not in fields:
+        fields = _protocol_1(message)
+    task, turn = (
+        fields.get("id"),
+        _count(fields, "retries") + _count(fields, "replaced_task_nesting"),
+    )
+    if not isinstance(task, str) or "task" not in fields or not _fits(task):
+        task = ""
+    return task, turn, fields.get("eta")
+
+
+def _protocol_1(message: dict[str, Any]) -> dict[str, Any]:
+    """Return what the body of a task of protocol 1 says, nothing for other messages."""
+    body = message["body"]
+    if message["content-type"] != "application/json" or '"task"' not in str(body):
+        return {}
+    try:
+        fields = loads(body)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _fits(task: str) -> bool:
+    size_bytes = len(task.encode(errors="replace"))
+    return bool(task) and task[0] != QUEUE_ID_MARK and size_bytes <= MAX_ID_BYTES - _MARK_BYTES
+
+
+def _count(fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name)
+    return max(value, 0) if isinstance(value, int) else 0
+
+
+def _epoch_ms(eta: object) -> int | None:
+    """Return an ETA in epoch milliseconds, or None without one that can be read."""
+    try:
+        moment = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
+    except ValueError:
+        return None
+    if not isinstance(moment, datetime):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=_zone())
+    # Rounded up, as no task may run before its ETA.
+    return max(math.ceil(moment.timestamp() * 1000), 0)
+
+
+def _zone() -> tzinfo:
+    """Return the zone in which workers read an ETA without one."""
+    found: tzinfo = current_app.timezone
+    return found
+
+
+def _ttl_ms(properties: dict[str, Any]) -> int | None:
+    try:
+        return int(properties["expiration"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _priority(properties: dict[str, Any]) -> int:
+    try:
+        return min(max(int(properties["priority"]), 0), MAX_PRIORITY)
+    except (KeyError, TypeError, ValueError):
+        return 0

@@ -1,0 +1,73 @@
+"""Puts parcels, each once, in as few calls as there are topics."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dwell.celery.envelope import Parcel
+from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Result
+from dwell.queue import Queue
+from dwell.slices import places, slices
+
+#: How many messages of one task may wait at a time and be found by their ids.
+MOST_TURNS = 16
+#: What a message takes in a batch beside its body.
+_EXTRA_BYTES = 512
+
+
+async def post(queue: Queue, parcels: Sequence[Parcel], max_attempts: int) -> None:
+    """Put parcels; raises InvalidInput, TopicFull and StoreError.
+
+    An id that exists is that of an earlier message of the same task, such as one that is retried
+    before it is acked: then the next id of the task is used, or one that the queue makes.
+    """
+    left = list(parcels)
+    for turn in range(MOST_TURNS):
+        kept: list[Parcel] = []
+        for group in _groups(left):
+            kept += await _put(queue, group, max_attempts)
+        if not kept:
+            return
+        left = kept
+        for parcel in left:
+            parcel.turn += 1
+            if turn == MOST_TURNS - 2:
+                parcel.task = ""
+
+
+def _groups(parcels: Sequence[Parcel]) -> list[list[Parcel]]:
+    """Return parcels of one topic each, all with ids or none, as many as one call may have."""
+    groups: dict[tuple[str, bool], list[Parcel]] = {}
+    for parcel in parcels:
+        groups.setdefault((parcel.topic, bool(parcel.task)), []).append(parcel)
+    found: list[list[Parcel]] = []
+    for group in groups.values():
+        sizes = [len(parcel.body) + _EXTRA_BYTES for parcel in group]
+        for place in places(sizes, MAX_BATCH_BYTES // 2):
+            found += slices(group[place], MAX_BATCH_MESSAGES)
+    return found
+
+
+async def _put(queue: Queue, group: Sequence[Parcel], max_attempts: int) -> list[Parcel]:
+    """Put parcels of one topic; return those whose ids exist."""
+    first = group[0]
+    if len(group) == 1:
+        words: dict[str, Any] = {"due": first.due_ms, "expires": first.expires_ms, "id": first.id}
+        given = {name: value for name, value in words.items() if value is not None}
+        put = await queue.put(
+            first.topic, first.body, priority=first.priority, max_attempts=max_attempts, **given
+        )
+        return [first] if put.result is Result.KEPT else []
+    columns: dict[str, Any] = {
+        "due": [parcel.due_ms for parcel in group],
+        "expires": [parcel.expires_ms for parcel in group],
+        "priority": [parcel.priority for parcel in group],
+    }
+    if first.task:
+        columns["ids"] = [parcel.id for parcel in group]
+    answer = await queue.put_many(
+        first.topic, [parcel.body for parcel in group], max_attempts=max_attempts, **columns
+    )
+    kept = np.flatnonzero(answer.results == Result.KEPT).tolist()
+    return [group[place] for place in kept]

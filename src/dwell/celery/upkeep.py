@@ -1,0 +1,94 @@
+"""What a process does for its queues from time to time: keep some alive, and delete others."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dwell.celery.directory import Directory, Row
+from dwell.given.selecting import select
+from dwell.queue import Queue
+from dwell.tasks import Standing
+
+_log = logging.getLogger(__name__)
+
+#: How often a queue that expires is kept, as a part of its life, and how often at most, seconds.
+_OFTEN, _MOST_OFTEN_S = 3, 0.2
+#: How often queues that have expired are looked for, seconds.
+_SWEEP_S = 15.0
+#: Messages that nobody took in time are of no use in a queue that expires itself.
+_EXPIRED = select(state="dead", error="expired")
+
+
+@dataclass(slots=True)
+class _Kept:
+    rows: Sequence[Row]
+    lives_ms: int
+    at_s: float
+
+
+class Upkeep:
+    """Keeps the queues that this process consumes from, and deletes queues that have expired."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.directory = Directory(queue)
+        #: The queues that are kept, by topic and by who consumes from them.
+        self._kept: dict[tuple[str, object], _Kept] = {}
+        #: The exchanges whose bindings are looked at.
+        self.exchanges: set[str] = set()
+        self._sweep_at_s = 0.0
+        self._changed = asyncio.Event()
+        self._standing: Standing | None = None
+
+    async def keep(
+        self, topic: str, consumer: object, rows: Sequence[Row], lives_ms: int | None
+    ) -> None:
+        """Keep a queue alive from now on, or only look for others if ``lives_ms`` is None."""
+        if lives_ms is not None:
+            await self.directory.refresh(rows, lives_ms)
+            now_s = asyncio.get_running_loop().time()
+            self._kept[topic, consumer] = _Kept(rows, lives_ms, now_s + _period_s(lives_ms))
+        if self._standing is None:
+            self._standing = Standing(self._run)
+            self._standing.start()
+        self._changed.set()
+
+    async def drop(self, topic: str, consumer: object) -> None:
+        """Let a queue expire, unless others consume from it."""
+        self._kept.pop((topic, consumer), None)
+
+    async def stop(self) -> None:
+        """Stop keeping."""
+        if self._standing is not None:
+            await self._standing.stop()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self._look(loop.time())
+            except Exception as error:
+                _log.warning("could not keep queues: %s", error)
+            next_s = min([self._sweep_at_s, *(kept.at_s for kept in self._kept.values())])
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(max(next_s - loop.time(), _MOST_OFTEN_S)):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _look(self, now_s: float) -> None:
+        for (topic, _), kept in list(self._kept.items()):
+            if kept.at_s <= now_s:
+                kept.at_s = now_s + _period_s(kept.lives_ms)
+                await self.directory.refresh(kept.rows, kept.lives_ms)
+                await self._queue.cancel_where(topic, _EXPIRED)
+        if self._sweep_at_s <= now_s:
+            self._sweep_at_s = now_s + _SWEEP_S
+            while await self.directory.sweep(sorted(self.exchanges)):
+                pass
+
+
+def _period_s(lives_ms: int) -> float:
+    return max(lives_ms / 1000 / _OFTEN, _MOST_OFTEN_S)

@@ -1,0 +1,395 @@
+"""What a channel of kombu does over each store."""
+
+import contextlib
+import multiprocessing
+import os
+import time
+
+import kombu
+import pytest
+from kombu.exceptions import ChannelError
+
+import dwell
+from dwell.celery import link, upkeep
+from dwell.celery.names import topic_of
+from tests.celery.brokers import emptied
+from tests.waiting import until
+
+
+@pytest.fixture(params=["memory", "server", "redis"])
+def url(request):
+    return f"dwell+{emptied(request)}"
+
+
+@pytest.fixture
+def connect(url):
+    """Return a function that connects, each connection closed with the test."""
+    opened = []
+
+    def connected(**options):
+        opened.append(kombu.Connection(url, transport_options=options))
+        return opened[-1]
+
+    yield connected
+    for connection in opened:
+        connection.release()
+
+
+@pytest.fixture
+def store(url):
+    """Return a function that calls a verb of the store behind."""
+    shared = link.acquire(url.removeprefix("dwell+"), {})
+    yield lambda verb, *args, **words: shared.run(getattr(shared.queue, verb), *args, **words)
+    link.release(shared)
+
+
+class Consumer:
+    """Consumes from queues, and keeps what it gets."""
+
+    def __init__(self, connection, *queues, no_ack=False, prefetch=0, acks=0):
+        self.connection = connection
+        self.messages = []
+        self._acks = acks
+        self.consumer = connection.Consumer(
+            list(queues),
+            callbacks=[self._get],
+            no_ack=no_ack,
+            prefetch_count=prefetch,
+        )
+        self.consumer.consume()
+
+    def _get(self, body, message):
+        self.messages.append(message)
+        if len(self.messages) <= self._acks:
+            message.ack()
+
+    def drain(self, seconds=0.2):
+        """Take what comes until nothing came for so long; return the bodies so far."""
+        try:
+            while True:
+                self.connection.drain_events(timeout=seconds)
+        except TimeoutError:
+            return self.bodies
+
+    def until(self, count):
+        """Wait for so many messages; return their bodies."""
+        until(lambda: len(self.drain(0.01)) >= count)
+        return self.bodies
+
+    @property
+    def bodies(self):
+        return [message.payload for message in self.messages]
+
+
+def publish(connection, queue, *bodies, **words):
+    producer = connection.Producer()
+    for body in bodies:
+        producer.publish(body, routing_key=queue.name, declare=[queue], **words)
+
+
+def counts(store, queue):
+    found = store("stats").topics[topic_of(queue.name)]
+    return found.delayed, found.ready, found.leased, found.dead
+
+
+def test_higher_priorities_come_first(connect):
+    connection, queue = connect(), kombu.Queue("tasks")
+    for priority in (3, 9, 0, 6):
+        publish(connection, queue, priority, priority=priority)
+    publish(connection, queue, "none")
+    assert Consumer(connection, queue).until(5) == [9, 6, 3, 0, "none"]
+
+
+def test_a_prefetch_count_bounds_what_is_delivered(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks")
+    publish(connection, queue, *range(10))
+    consumer = Consumer(connection, queue, prefetch=3)
+    assert consumer.drain() == [0, 1, 2]
+    consumer.messages[0].ack()
+    assert consumer.until(4) == [0, 1, 2, 3]
+    assert consumer.drain() == [0, 1, 2, 3]
+    consumer.messages[3].ack(multiple=True)
+    assert consumer.until(7) == [*range(7)]
+    until(lambda: counts(store, queue) == (0, 3, 3, 0))
+
+
+def test_what_was_taken_ahead_is_given_back_when_work_takes_long(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks")
+    publish(connection, queue, *range(2000))
+    consumer = Consumer(connection, queue, prefetch=2, acks=1000)
+    while len(consumer.messages) < 1002:
+        connection.drain_events(timeout=30)
+    # More than it may hold are at hand, which is what makes it fast.
+    assert consumer.drain() == [*range(1002)]
+    until(lambda: counts(store, queue) == (0, 998, 2, 0), lambda: counts(store, queue))
+    # They are where they were.
+    assert Consumer(connect(), queue).until(998) == [*range(1002, 2000)]
+
+
+def test_messages_without_acks_are_gone_when_they_are_delivered(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks")
+    publish(connection, queue, "once")
+    assert Consumer(connection, queue, no_ack=True).until(1) == ["once"]
+    assert counts(store, queue) == (0, 0, 0, 0)
+
+
+def test_a_message_that_was_requeued_says_so(connect):
+    connection, queue = connect(), kombu.Queue("tasks")
+    publish(connection, queue, "again")
+    consumer = Consumer(connection, queue)
+    consumer.until(1)
+    assert "redelivered" not in consumer.messages[0].delivery_info
+    consumer.messages[0].requeue()
+    consumer.until(2)
+    assert consumer.messages[1].delivery_info["redelivered"]
+    consumer.messages[1].ack()
+
+
+def test_a_rejected_message_is_dead(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks")
+    publish(connection, queue, "bad")
+    consumer = Consumer(connection, queue)
+    consumer.until(1)
+    consumer.messages[0].reject()
+    page = store("scan", topic_of(queue.name), "dead")
+    assert page.messages[0].last_error == "rejected"
+
+
+def test_with_max_attempts_a_message_is_dead_in_the_end(connect, store):
+    connection, queue = connect(max_attempts=2), kombu.Queue("tasks")
+    publish(connection, queue, "poison")
+    consumer = Consumer(connection, queue)
+    for times in (1, 2):
+        consumer.until(times)
+        consumer.messages[-1].requeue()
+    assert counts(store, queue) == (0, 0, 0, 1)
+
+
+def test_a_lease_that_has_ended_is_given_up(connect, store):
+    """As after a pause of the process that was longer than the lease."""
+    connection, queue = connect(lease="500ms"), kombu.Queue("tasks")
+    publish(connection, queue, "lost")
+    consumer = Consumer(connection, queue, prefetch=1)
+    consumer.until(1)
+    tag = consumer.messages[0].delivery_tag
+    store("release", tag)
+    # It is delivered again, though the first was never acked.
+    consumer.until(2)
+    consumer.messages[0].ack()
+    consumer.messages[1].ack()
+    until(lambda: counts(store, queue) == (0, 0, 0, 0))
+
+
+def test_a_held_message_is_kept_longer_than_its_lease(connect, store):
+    connection, queue = connect(lease="500ms"), kombu.Queue("tasks")
+    publish(connection, queue, "long")
+    consumer = Consumer(connection, queue)
+    consumer.until(1)
+    end = time.monotonic() + 1.5
+    until(lambda: time.monotonic() > end)
+    assert consumer.drain() == ["long"]
+    (held,) = store("scan", topic_of(queue.name), "leased").messages
+    assert held.attempt == 1
+
+
+def test_closing_a_channel_gives_back_what_it_holds(connect, store):
+    connection, queue = connect(lease="1h"), kombu.Queue("tasks")
+    publish(connection, queue, *range(5))
+    consumer = Consumer(connection, queue, prefetch=2)
+    consumer.drain()
+    consumer.messages[0].ack()
+    connection.release()
+    assert counts(store, queue) == (0, 4, 0, 0)
+    (first, *_) = store("peek", topic_of(queue.name), 4)
+    # A delivery that came to nothing does not count.
+    assert first.attempt == 0
+
+
+def test_a_batch_of_messages_is_one_call_of_the_store(connect, store, monkeypatch):
+    connection, queue = connect(), kombu.Queue("tasks")
+    with connection.channel() as channel:
+        queue(channel).declare()
+        calls = []
+        real = dwell.Queue.put_many
+        monkeypatch.setattr(
+            dwell.Queue, "put_many", lambda *args, **words: calls.append(1) or real(*args, **words)
+        )
+        producer = connection.Producer(channel)
+        assert producer.supports_batch_publish
+        with producer.batch():
+            for number in range(500):
+                producer.publish(number, routing_key="tasks", priority=number % 3)
+            assert counts(store, queue) == (0, 0, 0, 0)
+    assert calls == [1]
+    assert counts(store, queue) == (0, 500, 0, 0)
+
+
+def test_a_batch_that_fails_puts_nothing(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks")
+    producer = connection.Producer()
+    queue(connection.default_channel).declare()
+    with contextlib.suppress(ZeroDivisionError), producer.batch():
+        producer.publish("x", routing_key="tasks")
+        raise ZeroDivisionError
+    assert counts(store, queue) == (0, 0, 0, 0)
+
+
+# --- queues and exchanges ---------------------------------------------------------------------
+
+
+def test_bindings_are_those_of_all_connections(connect, url):
+    exchange = kombu.Exchange("news", "topic")
+    consumer = Consumer(connect(), kombu.Queue("reader", exchange, "news.*"))
+    # Another connection that declares no queue, as if it were another process.
+    producer = connect().Producer(exchange=exchange)
+    producer.publish("sport", routing_key="news.sport")
+    producer.publish("weather", routing_key="weather")
+    assert consumer.drain() == ["sport"]
+    for queue in consumer.consumer.queues:
+        queue.unbind_from(exchange, "news.*")
+    producer.publish("late", routing_key="news.sport")
+    assert consumer.drain() == ["sport"]
+
+
+def test_a_fanout_reaches_every_queue(connect):
+    exchange = kombu.Exchange("all", "fanout")
+    consumers = [Consumer(connect(), kombu.Queue(f"q{n}", exchange)) for n in range(3)]
+    connect().Producer(exchange=exchange).publish("hello")
+    assert [consumer.until(1) for consumer in consumers] == [["hello"]] * 3
+
+
+def test_a_queue_that_expires_is_deleted_with_its_messages(connect, store, monkeypatch):
+    monkeypatch.setattr(upkeep, "_SWEEP_S", 0.2)
+    exchange = kombu.Exchange("all", "fanout")
+    queue = kombu.Queue("short", exchange, expires=0.6)
+    left = connect()
+    consumer = Consumer(left, queue)
+    producer = connect().Producer(exchange=exchange)
+    producer.publish("first")
+    consumer.until(1)
+    # It is kept while somebody consumes from it.
+    end = time.monotonic() + 1.5
+    until(lambda: time.monotonic() > end)
+    producer.publish("second")
+    consumer.until(2)
+    consumer.messages[1].requeue()
+    left.release()
+    other = Consumer(connect(), kombu.Queue("other"))
+    until(lambda: counts(store, queue) == (0, 0, 0, 0), lambda: store("stats").topics)
+    until(lambda: not store("stats").topics["kombu.exchange.all"].delayed)
+    producer.publish("third")
+    assert counts(store, queue) == (0, 0, 0, 0)
+    assert other.drain() == []
+
+
+def test_a_queue_that_is_deleted_automatically_goes_with_its_consumer(connect, store):
+    exchange = kombu.Exchange("all", "fanout")
+    queue = kombu.Queue("mine", exchange, auto_delete=True)
+    consumer = Consumer(connect(), queue)
+    producer = connect().Producer(exchange=exchange)
+    producer.publish("left")
+    consumer.consumer.cancel()
+    producer.publish("late")
+    assert counts(store, queue) == (0, 0, 0, 0)
+    assert store("stats").topics["kombu.exchange.all"].delayed == 0
+
+
+def test_a_reply_for_a_queue_that_is_gone_is_dropped(connect, store):
+    queue = kombu.Queue("replies", auto_delete=True, durable=False)
+    producer = connect().Producer()
+    producer.publish("nobody", routing_key="replies", delivery_mode="transient")
+    assert topic_of(queue.name) not in store("stats").topics
+    consumer = Consumer(connect(), queue)
+    producer.publish("somebody", routing_key="replies", delivery_mode="transient")
+    assert consumer.until(1) == ["somebody"]
+
+
+def test_a_queue_exists_once_it_was_declared(connect):
+    queue = kombu.Queue("seen")(connect().default_channel)
+    with pytest.raises(ChannelError, match="no queue 'seen'"):
+        queue.queue_declare(passive=True)
+    queue.declare()
+    publish(connect(), kombu.Queue("seen"), 1, 2, 3)
+    assert queue.queue_declare(passive=True).message_count == 3
+    queue.delete()
+    with pytest.raises(ChannelError):
+        queue.queue_declare(passive=True)
+
+
+def test_a_purge_cancels_what_waits_and_leaves_what_is_dead(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks")
+    publish(connection, queue, *range(3))
+    consumer = Consumer(connection, queue, prefetch=1)
+    consumer.until(1)
+    consumer.messages[0].reject()
+    consumer.consumer.cancel()
+    until(lambda: counts(store, queue) == (0, 2, 0, 1))
+    assert queue(connection.default_channel).purge() == 2
+    assert counts(store, queue) == (0, 0, 0, 1)
+
+
+def test_messages_that_nobody_reads_in_time_are_dead(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks", message_ttl=0.2)
+    publish(connection, queue, "old")
+    publish(connection, kombu.Queue("other"), "old", expiration=0.2)
+    for name in ("tasks", "other"):
+        until(lambda name=name: counts(store, kombu.Queue(name)) == (0, 0, 0, 1))
+
+
+def test_any_name_of_a_queue_is_a_topic(connect, store):
+    names = ["celery@host.pidbox", "a b", "Ä:ö", "..", "a:40b", "a@b"]
+    assert len({topic_of(name) for name in names}) == len(names)
+    for name in names:
+        connection, queue = connect(), kombu.Queue(name)
+        publish(connection, queue, name)
+        assert Consumer(connection, queue).until(1) == [name]
+    with pytest.raises(dwell.InvalidTopic, match="got str 'x"):
+        publish(connect(), kombu.Queue("x" * 201), "long")
+
+
+def test_a_message_that_is_too_large_is_refused(connect, store):
+    with pytest.raises(dwell.InvalidBody, match="1048576"):
+        publish(connect(), kombu.Queue("tasks"), "x" * 2**20)
+    assert counts(store, kombu.Queue("tasks")) == (0, 0, 0, 0)
+
+
+def test_bodies_come_as_they_were(connect):
+    connection, queue = connect(), kombu.Queue("tasks")
+    producer = connection.Producer()
+    bodies = [b"\x00\xff", "text", {"a": [1, None, "ü"]}]
+    for body in bodies:
+        producer.publish(body, routing_key="tasks", declare=[queue])
+    producer.publish({"large": "x" * 1000}, routing_key="tasks", compression="gzip")
+    consumer = Consumer(connection, queue)
+    assert consumer.until(4) == [*bodies, {"large": "x" * 1000}]
+
+
+def test_a_process_that_is_forked_has_a_connection_of_its_own(connect, url):
+    if url.startswith("dwell+memory"):
+        pytest.skip("what is in memory is another process's own")
+    connection, queue = connect(), kombu.Queue("tasks")
+    publish(connection, queue, "parent")
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=_publish_and_end, args=(connection, queue))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert Consumer(connection, queue).until(2) == ["parent", "child"]
+
+
+def _publish_and_end(connection, queue):
+    """Publish by a connection that another process has opened, as after a fork of a server."""
+    producer = connection.Producer()
+    producer.publish("child", routing_key="tasks", retry=True, retry_policy={"max_retries": 3})
+    os._exit(0)
+
+
+@pytest.mark.parametrize("url", ["server"], indirect=True)
+def test_the_next_url_is_used_when_the_first_does_not_answer(url):
+    nobody = url[: url.rindex(":")] + ":1"
+    with kombu.Connection(f"{nobody};{url}", transport_options=_AT_ONCE) as connection:
+        publish(connection, kombu.Queue("tasks"), "found")
+        assert Consumer(connection, kombu.Queue("tasks")).until(1) == ["found"]
+
+
+_AT_ONCE = {"store": {"retries": 0}}
