@@ -15,13 +15,13 @@ export OPENBLAS_NUM_THREADS := 1
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks .brokers/go .brokers/vega .brokers/kombu ## .venv in the checkout, with everything
+setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks .brokers/go .brokers/vega .brokers/kombu .brokers/django ## .venv in the checkout, with everything
 
 $(STAMP): pyproject.toml
 	@echo "setup: Python packages into .venv, some minutes; then Kafka's jars and what tests run against"
 	python3 -m venv .venv
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,arrow,worker,redis,celery,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
+	$(PY) -m pip install --quiet --editable '.[cli,server,client,schedules,arrow,worker,redis,celery,django,kafka,rabbitmq,outbox,spark,testing,demo,examples,bench]' --group dev
 	@touch $@
 
 # A newcomer's first command installs only what it runs.
@@ -68,6 +68,15 @@ packages: ## Debian packages that tests and benchmarks run against
 	@$(PY) -m pip download --quiet --no-deps --no-binary :all: --dest $@ \
 		"kombu==$$($(PY) -c 'import kombu; print(kombu.__version__)')"
 	@tar -xzf $@/kombu-*.tar.gz -C $@ --strip-components 1
+
+# Django 6 needs a newer Python than Dwell does. Its own tests of tasks are only in its source.
+.brokers/django: Makefile .ci/newer-python
+	@rm -rf $@ && mkdir $@
+	@python=$$(.ci/newer-python); if [ -z "$$python" ]; then echo "setup: no Python 3.12, so tests with Django 6 are skipped"; else \
+		$$python -m venv $@ && $@/bin/pip install --quiet "django>=6.1,<6.2" "msgspec>=0.20,<1" "numpy>=2.1,<3" "aiohttp>=3.13,<4" && \
+		$@/bin/pip download --quiet --no-deps --no-binary :all: --dest $@ \
+			"django==$$($@/bin/python -c 'import django; print(django.__version__)')" && \
+		tar -xzf $@/django-*.tar.gz -C $@ --strip-components 1 --wildcards '*/tests/tasks'; fi
 
 # Peers of a benchmark, of which some want another client of Redis than Dwell does.
 .brokers/tasks: Makefile

@@ -32,6 +32,8 @@ FOREIGN = {
     "cryptography": {"server"},
     "dateutil": {"calendar"},
     "httptools": {"server"},
+    "django": {"django"},
+    "django_tasks": {"django"},
     "hypothesis": {"testing"},
     "jmespath": {"queue"},
     "kombu": {"celery"},

@@ -2,7 +2,7 @@
 
 The body is kombu's own message as JSON, so that a search by a predicate can look at the task:
 ``headers.task == 'shop.pay'``. The headers of tasks are those of Celery's message protocols 2 and 1
-(https://docs.celeryq.dev, "Message Protocol").
+(the page "Message Protocol" of its documentation).
 """
 
 import math

@@ -1,0 +1,89 @@
+"""Runs one task of Django for a worker, and says what became of it."""
+
+from typing import Any
+
+import msgspec
+from django.db import close_old_connections
+
+from dwell.django.backend import DwellBackend
+from dwell.django.opened import lend
+from dwell.django.records import Record, failure_of, failure_text, moment, now_ms, record_of
+from dwell.django.tasks import (
+    TaskContext,
+    TaskResult,
+    TaskResultStatus,
+    normalize_json,
+    task_finished,
+    task_started,
+)
+from dwell.message import Message
+from dwell.worker import Bury, Retry, Worker
+
+
+class Executor:
+    """The handler of a worker, for the tasks of one backend."""
+
+    def __init__(self, backend: DwellBackend, worker: Worker, name: str) -> None:
+        self._backend = backend
+        self._worker = worker
+        self._name = name
+
+    def __call__(self, message: Message) -> bytes:
+        """Run the task of a message; return its record with the value.
+
+        Raises Retry or Bury if the task raises, and Bury if there is no such task.
+        """
+        settings = self._backend.settings
+        lend(settings["url"], settings["store"], self._worker.sync_queue)
+        started_ms = now_ms()
+        try:
+            record = record_of(message.body)
+            workers = [*[""] * (message.attempt - 1), self._name]
+            record = msgspec.structs.replace(record, workers=workers, started_ms=started_ms)
+            result = record.result(message.id, TaskResultStatus.RUNNING)
+        except Exception as error:
+            # The code or the settings have changed since it was put.
+            raise Bury(failure_text(error, started_ms, self._name)) from error
+        self._send(task_started, result)
+        close_old_connections()
+        try:
+            value = normalize_json(_called(result))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # As in Django's own backends, sys.exit() in a task is a failure like any other.
+            self._failed(message, record, error)
+        finally:
+            close_old_connections()
+        return self._done(message, record, value)
+
+    def _done(self, message: Message, record: Record, value: Any) -> bytes:
+        finished_ms = now_ms()
+        record = msgspec.structs.replace(record, value=value, finished_ms=finished_ms)
+        self._send(task_finished, record.result(message.id, TaskResultStatus.SUCCESSFUL))
+        return record.encoded()
+
+    def _failed(self, message: Message, record: Record, error: BaseException) -> None:
+        """Raise what says that a task has failed: for good, or to be run again."""
+        text = failure_text(error, record.started_ms or 0, self._name)
+        if message.attempt < self._backend.settings["attempts"]:
+            raise Retry(reason=text) from error
+        self._send(
+            task_finished,
+            record.result(
+                message.id,
+                TaskResultStatus.FAILED,
+                errors=[failure_of(text).error],
+                finished_at=moment(now_ms()),
+            ),
+        )
+        raise Bury(text) from error
+
+    def _send(self, signal: Any, result: TaskResult) -> None:
+        signal.send(type(self._backend), task_result=result)
+
+
+def _called(result: TaskResult) -> Any:
+    task = result.task
+    context = (TaskContext(task_result=result),) if task.takes_context else ()
+    return task.call(*context, *result.args, **result.kwargs)

@@ -1,0 +1,48 @@
+"""The queues that a process has open, one for each store; a process that was forked has its own."""
+
+import os
+import threading
+from typing import Any
+
+from dwell.handle import open as open_queue
+from dwell.threads.sync import SyncQueue
+
+
+class _Opened:
+    """The open queues by URL and options."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._queues: dict[tuple[str, str], SyncQueue] = {}
+
+    def lend(self, url: str, options: dict[str, Any], queue: SyncQueue) -> None:
+        self._queues[_key(url, options)] = queue
+
+    def get(self, url: str, options: dict[str, Any]) -> SyncQueue:
+        key = _key(url, options)
+        with self._lock:
+            queue = self._queues.get(key)
+            if queue is None:
+                queue = self._queues[key] = open_queue(url, **options).__enter__()
+            return queue
+
+
+def _key(url: str, options: dict[str, Any]) -> tuple[str, str]:
+    return url, repr(sorted(options.items()))
+
+
+_opened = _Opened()
+
+
+def opened(url: str, options: dict[str, Any]) -> SyncQueue:
+    """Return the open queue of this process for a store; raises StoreError and InvalidUrl."""
+    return _opened.get(url, options)
+
+
+def lend(url: str, options: dict[str, Any], queue: SyncQueue) -> None:
+    """Let this process use a queue that is open already, as a folder cannot be opened twice."""
+    _opened.lend(url, options, queue)

@@ -1,0 +1,308 @@
+"""Tasks of Django, enqueued and run by processes of a real project."""
+
+import uuid
+
+import pytest
+
+import dwell
+
+_SHOW = """
+def show(id):
+    found = backend.get_result(id)
+    print(found.status, found.attempts, [e.exception_class.__name__ for e in found.errors])
+    return found
+"""
+
+
+def test_a_task_is_run_and_its_result_is_kept(site):
+    id_ = site.run("print(tasks.add.enqueue(1, y=2).id)")
+    assert id_.startswith("default:")
+    site.burst()
+    told = site.run(
+        _SHOW
+        + f"""
+found = show({id_!r})
+print(found.return_value, found.args, found.kwargs, found.is_finished, found.task == tasks.add)
+assert found.enqueued_at <= found.started_at <= found.finished_at
+assert found.last_attempted_at == found.started_at
+"""
+    )
+    assert told.splitlines() == ["SUCCESSFUL 1 []", "3 [1] {'y': 2} True True"]
+
+
+def test_a_result_is_refreshed(site):
+    code = """
+result = tasks.add.enqueue(1, 2)
+print(result.status, result.is_finished, result.attempts)
+result.refresh()
+print(result.status)
+import asyncio
+async def run():
+    result = await tasks.aadd.aenqueue(20, 22)
+    print((await tasks.aadd.aget_result(result.id)).status)
+    await result.arefresh()
+    return result.id
+print(asyncio.run(run()))
+"""
+    *told, id_ = site.run(code).splitlines()
+    assert told == ["READY False 0", "READY", "READY"]
+    site.burst()
+    assert site.run(f"print(backend.get_result({id_!r}).return_value)") == "42"
+
+
+def test_a_task_that_raises_has_failed_with_its_error(site):
+    id_ = site.run("print(tasks.fails.enqueue('no stock').id)")
+    site.burst()
+    told = site.run(
+        _SHOW
+        + f"""
+found = show({id_!r})
+print("no stock" in found.errors[0].traceback, ":" in found.worker_ids[0])
+assert found.enqueued_at <= found.started_at <= found.finished_at
+try:
+    found.return_value
+except ValueError as error:
+    print(error)
+"""
+    )
+    assert told.splitlines() == ["FAILED 1 ['ValueError']", "True True", "Task failed"]
+    assert site.notes() == [["fails", "no", "stock"]]
+
+
+def test_a_task_that_exits_has_failed_and_the_worker_goes_on(site):
+    ids = site.run("print(tasks.exits.enqueue().id, tasks.add.enqueue(1, 2).id)").split()
+    site.burst()
+    told = site.run(_SHOW + f"for id in {ids!r}: show(id)").splitlines()
+    assert told == ["FAILED 1 ['SystemExit']", "SUCCESSFUL 1 []"]
+
+
+def test_a_task_that_takes_too_long_has_failed(site_at, tmp_path):
+    site = site_at(f"{tmp_path}/store", timeout="300ms")
+    id_ = site.run("print(tasks.hangs.enqueue().id)")
+    site.burst()
+    assert site.run(_SHOW + f"show({id_!r})").startswith("FAILED 1 [")
+
+
+def test_a_value_that_is_no_json_is_a_failure(site):
+    id_ = site.run("print(tasks.not_json.enqueue().id)")
+    site.burst()
+    assert site.run(_SHOW + f"show({id_!r})") == "FAILED 1 ['TypeError']"
+
+
+def test_with_attempts_a_task_is_run_again(site_at, tmp_path):
+    site = site_at(f"{tmp_path}/store", attempts=3, retry="50ms")
+    worker = site.start()
+    code = "print(tasks.attempts.enqueue(2).id); print(tasks.fails.enqueue('x').id)"
+    # A worker has the folder, so the tasks are enqueued before it runs.
+    site.kill(worker)
+    second, never = site.run(code).splitlines()
+    worker = site.start()
+    site.until(lambda notes: len(notes) == 3)
+    worker.terminate()
+    assert worker.wait(60) == 0
+    told = site.run(_SHOW + f"print(show({second!r}).return_value); show({never!r})")
+    assert told.splitlines() == ["SUCCESSFUL 2 []", "2", "FAILED 3 ['ValueError']"]
+
+
+def test_run_after_is_the_due_of_the_message(site, tmp_path):
+    code = """
+from datetime import timedelta
+from django.utils import timezone
+at = timezone.now() + timedelta(hours=1)
+result = tasks.add.using(run_after=at).enqueue(1, 2)
+print(result.id, int(at.timestamp() * 1000))
+print(backend.get_result(result.id).task.run_after >= at)
+"""
+    first, is_later = site.run(code).splitlines()
+    id_, at_ms = first.split()
+    site.burst()
+    assert site.run(_SHOW + f"show({id_!r})") == "READY 0 []"
+    assert is_later == "True"
+    with dwell.open(tmp_path / "store") as queue:
+        message = queue.get("django.default", id_)
+    assert int(at_ms) <= message.due_ms <= int(at_ms) + 1
+
+
+def test_higher_priorities_are_run_first(site):
+    code = """
+for name, priority in (("low", -100), ("none", 0), ("high", 100), ("some", 7)):
+    tasks.mail.using(priority=priority).enqueue(name)
+tasks.mail.enqueue("five")
+"""
+    site.run(code)
+    done = site.manage("dwell_worker", "--burst", "--concurrency", "1", "--queue-name", "mail")
+    assert done.returncode == 0, done.stderr
+    assert [words[1] for words in site.notes()] == ["high", "some", "five", "none", "low"]
+
+
+def test_a_task_may_enqueue_others(site):
+    """Also over a folder, which the worker has open already."""
+    id_ = site.run("print(tasks.nested.enqueue(21).id)")
+    site.burst()
+    code = f"""
+other = backend.get_result({id_!r}).return_value
+print(backend.get_result(other).return_value)
+"""
+    assert site.run(code) == "42"
+
+
+def test_a_task_is_put_when_its_transaction_commits(site_at, tmp_path):
+    site = site_at(f"{tmp_path}/store", on_commit=True)
+    code = """
+from django.db import transaction
+with transaction.atomic():
+    kept = tasks.add.enqueue(1, 2)
+    print(backend.queue.get("django.default", kept.id))
+print(backend.get_result(kept.id).status)
+try:
+    with transaction.atomic():
+        lost = tasks.add.enqueue(3, 4)
+        raise KeyError
+except KeyError:
+    pass
+from dwell.django.tasks import TaskResultDoesNotExist
+try:
+    backend.get_result(lost.id)
+except TaskResultDoesNotExist:
+    print("not put")
+"""
+    assert site.run(code).splitlines() == ["None", "READY", "not put"]
+
+
+def test_without_it_a_task_is_put_at_once(site):
+    code = """
+from django.db import transaction
+with transaction.atomic():
+    print(backend.get_result(tasks.add.enqueue(1, 2).id).status)
+"""
+    assert site.run(code) == "READY"
+
+
+@pytest.mark.parametrize("id_", ["", "unknown", "default:unknown", "no such:one", "x" * 400 + ":1"])
+def test_a_result_that_there_is_not_is_said_to_be(site, id_):
+    code = f"""
+from dwell.django.tasks import TaskResultDoesNotExist
+try:
+    backend.get_result({id_!r})
+except TaskResultDoesNotExist:
+    print("none")
+"""
+    assert site.run(code) == "none"
+
+
+def test_signals_are_sent(site, tmp_path):
+    site.run("tasks.add.enqueue(1, 2); tasks.fails.enqueue('x')")
+    done = site.manage("dwell_worker", "--burst", "--concurrency", "1")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site0" / "notes.signals").read_text().splitlines() == [
+        "task_enqueued DwellBackend add READY",
+        "task_enqueued DwellBackend fails READY",
+        "task_started DwellBackend add RUNNING",
+        "task_finished DwellBackend add SUCCESSFUL",
+        "task_started DwellBackend fails RUNNING",
+        "task_finished DwellBackend fails FAILED",
+    ]
+
+
+def test_what_cannot_be_enqueued_is_refused(site):
+    code = """
+from dwell.django.tasks import InvalidTask
+for call in (
+    lambda: tasks.add.using(queue_name="other"),
+    lambda: tasks.add.using(priority=101),
+    lambda: tasks.add.enqueue(object(), 1),
+):
+    try:
+        call()
+    except (InvalidTask, TypeError) as error:
+        print(type(error).__name__, error)
+"""
+    told = site.run(code).splitlines()
+    assert len(told) == 3
+    assert "other" in told[0]
+    assert "priority" in told[1]
+    assert told[2].startswith("TypeError")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"urls": "x"}, "got urls, expected some of url"), ({"url": None}, "expected the URL of a")],
+)
+def test_wrong_options_are_told(site_at, options, said):
+    site = site_at("memory:", **options)
+    done = site.manage("dwell_worker", "--burst")
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_wrong_options_of_the_worker_are_told(site):
+    for words, said in (
+        (["--queue-name", "other"], "got other, expected default, mail"),
+        (["--concurrency", "0"], "concurrency"),
+    ):
+        done = site.manage("dwell_worker", "--burst", *words)
+        assert done.returncode == 1
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_task_whose_function_is_gone_is_dead(site, tmp_path):
+    id_ = site.run("print(tasks.add.enqueue(1, 2).id)")
+    with dwell.open(tmp_path / "store") as queue:
+        body = queue.get("django.default", id_).json() | {"task": "shop.tasks.renamed"}
+        queue.put("django.default", body, id=id_, on_conflict="replace")
+        queue.put("django.default", b"not a task", id="default:strange")
+    site.burst()
+    with dwell.open(tmp_path / "store") as queue:
+        for name in (id_, "default:strange"):
+            assert str(queue.get("django.default", name).state) == "dead"
+
+
+# --- workers that are killed -------------------------------------------------------------------
+
+
+@pytest.mark.campaign
+def test_tasks_of_a_killed_worker_are_run_again(site_at, server_url):
+    site = site_at(server_url, lease="1s", prefix=f"{uuid.uuid4().hex}.")
+    names = [f"task-{number}" for number in range(12)]
+    ids = site.run(f"for name in {names!r}: print(tasks.slow.enqueue(name, 0.3).id)").splitlines()
+    for kills in range(3):
+        worker = site.start()
+        site.until(lambda notes, most=3 * kills: len(ended(notes)) > most)
+        site.kill(worker)
+    worker = site.start()
+    site.until(lambda notes: len(ended(notes)) == len(names))
+    worker.terminate()
+    assert worker.wait(60) == 0
+    code = f"for id in {ids!r}: found = backend.get_result(id); print(found.status, found.attempts)"
+    told = [line.split() for line in site.run(code).splitlines()]
+    assert {status for status, _ in told} == {"SUCCESSFUL"}
+    # Only what had begun when its worker was killed has begun again.
+    begun = [words[1] for words in site.notes() if words[0] == "begins"]
+    # A message may have been taken by a worker that was killed before it began.
+    pairs = zip(told, names, strict=True)
+    assert all(int(attempts) >= begun.count(name) for (_, attempts), name in pairs)
+    assert len(begun) <= len(names) + 3 * 4
+
+
+def ended(notes):
+    return {words[1] for words in notes if words[0] == "ends"}
+
+
+def test_a_task_that_always_loses_its_worker_has_failed(site_at, server_url):
+    prefix = f"{uuid.uuid4().hex}."
+    site = site_at(server_url, prefix=prefix)
+    id_ = site.run("print(tasks.add.enqueue(1, 2).id)")
+    with dwell.open(server_url) as queue:
+        while str(queue.get(f"{prefix}default", id_).state) != "dead":
+            for message in queue.take(f"{prefix}default", wait="1s", lease="50ms"):
+                assert message.attempt <= 16
+    assert site.run(_SHOW + f"show({id_!r})") == "FAILED 16 ['WorkerLost']"
+
+
+def test_a_running_task_says_so(site_at, server_url):
+    site = site_at(server_url, prefix=f"{uuid.uuid4().hex}.")
+    id_ = site.run("print(tasks.slow.enqueue('long', 60).id)")
+    site.start()
+    site.until(lambda notes: notes)
+    assert site.run(_SHOW + f"show({id_!r})") == "RUNNING 1 []"
