@@ -1,0 +1,110 @@
+"""Marks in a database of the user: one row a message, in the transaction of what it does.
+
+Any driver of the DB-API 2.0 (PEP 249) works whose database knows ``ON CONFLICT DO NOTHING``:
+SQLite since 3.24 and PostgreSQL since 9.5.
+"""
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from dwell.errors import InvalidInput
+from dwell.message import Message
+
+#: The table of the marks, if no other is named.
+TABLE = "dwell_once"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+#: The placeholder of each style of parameters that takes them by their places.
+_PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+
+
+def create_table(connection: Any, table: str = TABLE) -> None:
+    """Create the table of the marks if it is not there, and commit. Raises InvalidInput."""
+    _execute(
+        connection,
+        f"CREATE TABLE IF NOT EXISTS {_checked(table)} "
+        "(topic TEXT NOT NULL, id TEXT NOT NULL, done_ms BIGINT NOT NULL, PRIMARY KEY (topic, id))",
+    )
+    connection.commit()
+
+
+@contextlib.contextmanager
+def once(
+    message: Message, connection: Any, *, key: str | None = None, table: str = TABLE
+) -> Iterator[bool]:
+    """Mark a message as done in a transaction that commits at the end of the block.
+
+    Yields True for the first delivery, and False if an earlier one has committed; then the block
+    should do nothing. An error in the block rolls the transaction back, with the mark, and is
+    raised. Another delivery that is under way is waited for, as long as the database waits for its
+    row. ``key`` is what may be done only once, such as an order; without it that is the id of the
+    message, for ever. Raises InvalidInput for a connection that commits each statement by itself.
+    """
+    name, place = _checked(table), _place(connection)
+    values = (message.topic, message.id if key is None else key, time.time_ns() // 1_000_000)
+    try:
+        marked = _execute(
+            connection,
+            f"INSERT INTO {name} (topic, id, done_ms) VALUES ({place}, {place}, {place}) "
+            "ON CONFLICT DO NOTHING",
+            values,
+        )
+        yield marked == 1
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.commit()
+
+
+def forget(connection: Any, older_than_ms: int, table: str = TABLE) -> int:
+    """Remove the marks of messages that were done so long ago, and commit; return how many.
+
+    A message that is delivered after that is done again.
+    """
+    before_ms = time.time_ns() // 1_000_000 - older_than_ms
+    place = _place(connection)
+    sql = f"DELETE FROM {_checked(table)} WHERE done_ms < {place}"
+    removed = _execute(connection, sql, (before_ms,))
+    connection.commit()
+    return removed
+
+
+def _execute(connection: Any, sql: str, values: tuple[Any, ...] = ()) -> int:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(sql, values)
+        return int(cursor.rowcount)
+    finally:
+        cursor.close()
+
+
+def _checked(table: str) -> str:
+    if not isinstance(table, str) or not _NAME.fullmatch(table):
+        raise InvalidInput(f"table: got {table!r:.80}, expected the name of a table")
+    return table
+
+
+def _place(connection: Any) -> str:
+    """Return the placeholder of a connection's driver; raises InvalidInput."""
+    driver = _driver(connection)
+    alone = getattr(connection, "autocommit", False) is True
+    if driver == "sqlite3" and connection.isolation_level is None:
+        alone = True
+    if alone:
+        raise InvalidInput(
+            "connection: commits each statement by itself, expected one with transactions"
+        )
+    style = getattr(sys.modules.get(driver), "paramstyle", None)
+    if style not in _PLACES:
+        raise InvalidInput(
+            f"connection: got a {type(connection).__name__} of {driver!r:.80}, "
+            f"expected one of a DB-API driver with the paramstyle {', '.join(_PLACES)}"
+        )
+    return _PLACES[style]
+
+
+def _driver(connection: Any) -> str:
+    return type(connection).__module__.partition(".")[0]

@@ -1,0 +1,66 @@
+"""Tokens in a Redis: for effects that have no transaction, such as a call of another service.
+
+A token is taken before the effect and marked as done after it. A worker that is killed in between
+leaves a token that ends by itself; then nobody knows whether the effect was made, and it is made
+again. So the other service should know the key, too.
+"""
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from dwell.errors import DwellError
+from dwell.message import Message
+
+_DONE = b"done"
+#: Ends the token of a delivery unless another one has it by now: deletes KEYS[1] if ARGV[1] is 0,
+#: and else keeps it as done for ARGV[1] milliseconds. ARGV[2] is the own token.
+_END = """
+if redis.call('GET', KEYS[1]) ~= ARGV[2] then return 0 end
+if ARGV[1] == '0' then return redis.call('DEL', KEYS[1]) end
+redis.call('SET', KEYS[1], 'done', 'PX', ARGV[1])
+return 1
+"""
+
+
+class StillRunning(DwellError):
+    """Another delivery of the same message is under way; nothing was done."""
+
+
+@contextlib.contextmanager
+def once_on_redis(
+    message: Message,
+    client: Any,
+    *,
+    key: str | None = None,
+    holds_ms: int = 300_000,
+    keeps_ms: int = 7 * 24 * 3_600_000,
+    prefix: str = "dwell-once",
+) -> Iterator[bool]:
+    """Take the token of a message for a block, and mark it as done at the end.
+
+    ``client`` is a client of redis-py. Yields True for the first delivery, and False if an earlier
+    one is done. Raises StillRunning if another delivery has the token, so that a worker tries again
+    later. An error in the block gives the token back, and is raised. ``holds_ms`` is how long the
+    block may take; a token of a worker that was killed ends then. ``keeps_ms`` is how long a token
+    counts as done, and ``key`` what may be done only once, by default the id of the message.
+    """
+    name = f"{prefix}:{message.topic}:{message.id if key is None else key}"
+    token = secrets.token_hex(16).encode()
+    found = client.set(name, token, nx=True, px=holds_ms, get=True)
+    if found is not None:
+        if _bytes(found) != _DONE:
+            raise StillRunning(f"message: {name!r:.80} is handled by another delivery now")
+        yield False
+        return
+    try:
+        yield True
+    except BaseException:
+        client.eval(_END, 1, name, 0, token)
+        raise
+    client.eval(_END, 1, name, keeps_ms, token)
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

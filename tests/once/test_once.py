@@ -1,0 +1,220 @@
+"""Effects that count once: marks in SQLite and PostgreSQL, tokens in a Redis."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+
+import psycopg
+import pytest
+import redis
+
+import dwell
+from bench.postgres import postgres_server
+from dwell.once import StillRunning, create_table, forget, once, once_on_redis
+from tests.once.payer import connected
+from tests.redis.servers import redis_server
+from tests.waiting import until
+from tools.rooms import ROOT
+
+
+@pytest.fixture(scope="module")
+def postgres_url():
+    with postgres_server() as server:
+        yield server.url.replace("postgresql+psycopg:", "postgresql:")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request, tmp_path):
+    if request.param == "sqlite":
+        return str(tmp_path / "site.db")
+    url = request.getfixturevalue("postgres_url")
+    with contextlib.closing(connected(url)) as connection:
+        cursor = connection.cursor()
+        cursor.execute("DROP TABLE IF EXISTS accounts, dwell_once")
+        connection.commit()
+    return url
+
+
+@pytest.fixture
+def connect(database):
+    """Return a function that makes connections, each closed with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def made():
+            return stack.enter_context(contextlib.closing(connected(database)))
+
+        first = made()
+        create_table(first)
+        first.cursor().execute("CREATE TABLE accounts (balance INTEGER NOT NULL)")
+        first.cursor().execute("INSERT INTO accounts VALUES (0)")
+        first.commit()
+        yield made
+
+
+def message(id_="P-1", topic="payments"):
+    with dwell.open("memory:") as queue:
+        queue.put(topic, b"{}", id=id_)
+        return queue.take(topic)[0]
+
+
+def pay(connection, given, **words):
+    with once(given, connection, **words) as is_first:
+        if is_first:
+            connection.cursor().execute("UPDATE accounts SET balance = balance + 1")
+    return is_first
+
+
+def balance(connection):
+    cursor = connection.cursor()
+    cursor.execute("SELECT balance FROM accounts")
+    (found,) = cursor.fetchone()
+    connection.rollback()
+    return found
+
+
+def test_a_second_delivery_is_told(connect):
+    assert [pay(connect(), message()) for _ in range(3)] == [True, False, False]
+    assert pay(connect(), message("P-2"))
+    assert pay(connect(), message("P-1", "refunds"))
+    assert balance(connect()) == 3
+
+
+def test_the_key_may_be_that_of_the_business(connect):
+    """Two messages about one order."""
+    assert pay(connect(), message("first"), key="order-17")
+    assert not pay(connect(), message("second"), key="order-17")
+
+
+def test_an_error_takes_the_mark_back(connect):
+    connection = connect()
+    with contextlib.suppress(ZeroDivisionError), once(message(), connection):
+        connection.cursor().execute("UPDATE accounts SET balance = balance + 1")
+        raise ZeroDivisionError
+    assert balance(connect()) == 0
+    assert pay(connect(), message())
+
+
+def test_deliveries_at_once_count_once(connect):
+    answers, start = [], threading.Barrier(4)
+
+    def work(connection):
+        start.wait()
+        answers.append(pay(connection, message()))
+
+    threads = [threading.Thread(target=work, args=(connect(),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == [False, False, False, True]
+    assert balance(connect()) == 1
+
+
+def test_marks_are_forgotten_after_a_while(connect):
+    connection = connect()
+    pay(connection, message())
+    assert forget(connection, 3_600_000) == 0
+    assert forget(connection, -1000) == 1
+    assert pay(connection, message())
+
+
+@pytest.mark.parametrize("table", ["", "a b", "x; DROP TABLE accounts", "a.b.c", None])
+def test_only_names_of_tables_are_taken(connect, table):
+    with pytest.raises(dwell.InvalidInput, match="table: got"):
+        pay(connect(), message(), table=table)
+
+
+def test_a_connection_without_transactions_is_refused(database, connect):
+    connect()
+    if database.startswith("postgresql"):
+        own = psycopg.connect(database, autocommit=True)
+    else:
+        own = connected(database)
+        own.isolation_level = None
+    with contextlib.closing(own), pytest.raises(dwell.InvalidInput, match="by itself"):
+        pay(own, message())
+    with pytest.raises(dwell.InvalidInput, match="expected one of a DB-API driver"):
+        pay(object(), message())
+
+
+@pytest.mark.campaign
+def test_payments_are_booked_once_though_workers_are_killed(database, connect, tmp_path):
+    names = [f"P-{number}" for number in range(40)]
+    connection = connect()
+    with dwell.open(tmp_path / "store", sync="never") as queue:
+        queue.put_many("payments", [b"{}"] * len(names), ids=names, max_attempts=1000)
+    kills = 0
+    for seed in range(1000):
+        command = [
+            sys.executable,
+            "-m",
+            "tests.once.payer",
+            f"{tmp_path}/store",
+            database,
+            str(seed),
+        ]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        kills += done.returncode == -signal.SIGKILL
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        if done.returncode == 0 and not _left(tmp_path / "store"):
+            break
+    assert kills > 5
+    assert balance(connection) == len(names)
+
+
+def _left(store):
+    with dwell.open(store) as queue:
+        counts = queue.stats().topics["payments"]
+        return counts.ready + counts.leased + counts.delayed
+
+
+# --- tokens -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def client():
+    with redis_server() as server, contextlib.closing(redis.Redis.from_url(server.url)) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def emptied(request):
+    if "client" in request.fixturenames:
+        request.getfixturevalue("client").flushall()
+
+
+def test_a_token_is_taken_once(client):
+    for expected in (True, False, False):
+        with once_on_redis(message(), client) as is_first:
+            assert is_first is expected
+
+
+def test_a_token_that_another_has_is_waited_for_by_a_retry(client):
+    with once_on_redis(message(), client) as is_first:
+        assert is_first
+        with (
+            pytest.raises(StillRunning, match="handled by another"),
+            once_on_redis(message(), client),
+        ):
+            pass
+
+
+def test_an_error_gives_the_token_back(client):
+    with pytest.raises(ZeroDivisionError), once_on_redis(message(), client):
+        raise ZeroDivisionError
+    with once_on_redis(message(), client) as is_first:
+        assert is_first
+
+
+def test_a_token_of_a_killed_worker_ends(client):
+    """And what it would have said after that changes nothing."""
+    first = once_on_redis(message(), client, holds_ms=50)
+    assert first.__enter__()
+    until(lambda: not client.keys("dwell-once:*"))
+    with once_on_redis(message(), client) as is_first:
+        assert is_first
+        first.__exit__(None, None, None)
+        assert client.get("dwell-once:payments:P-1") != b"done"
+    assert client.get("dwell-once:payments:P-1") == b"done"
