@@ -66,6 +66,7 @@ HOSTS = {
     "host",
     "localhost",
     "no.such.host.invalid",
+    "prometheus",
     "dwell",
     "queue",
     "semver.org",

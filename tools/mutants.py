@@ -30,7 +30,17 @@ from bench.brokers import kafka_server, rabbitmq_server
 from bench.postgres import postgres_server
 
 ROOT = Path(__file__).parents[1]
-_PARTS = ("src", "tests", "examples", "bench", "tools", "docs", "pyproject.toml", "README.md")
+_PARTS = (
+    "src",
+    "tests",
+    "examples",
+    "bench",
+    "tools",
+    "docs",
+    "deploy",
+    "pyproject.toml",
+    "README.md",
+)
 #: Tests wait often, and those that a defect keeps waiting do nothing else.
 _AT_ONCE = 2 * (os.cpu_count() or 1) + 1
 _MOST_S = 600
