@@ -67,8 +67,12 @@ SMALL = st.fixed_dictionaries(
         "errors_bytes": st.sampled_from((1, 20)),
         "copy_bytes": st.sampled_from((1, 300)),
         "recent_bytes": st.sampled_from((0, 300)),
+        "scratch_rows": st.sampled_from((0, 5_000)),
+        "scratch_step": st.sampled_from((1, 100)),
     },
 )
+#: Whatever lies in a scratch file leaves the memory before each verb.
+TENDED = {"memory_bytes": 1, "tended_s": 0}
 FOLDER = Path("/stores/store")
 
 
@@ -95,17 +99,22 @@ class EmbeddedMachine(StoreMachine):
         self.disk = FaultyDisk()
         self.limits = Limits()
         self.segment_bytes = SEGMENT_BYTES
+        self.memory_bytes = 0
         super().__init__()
 
     @initialize(
         seed=st.integers(0, 2**32),
         limits=SMALL,
         segment_bytes=st.sampled_from((SEGMENT_BYTES, 8 * 1024, 16 * 1024)),
+        memory_bytes=st.sampled_from((0, 1, 1)),
     )
-    def begin(self, seed: int, limits: dict[str, int], segment_bytes: int) -> None:
+    def begin(
+        self, seed: int, limits: dict[str, int], segment_bytes: int, memory_bytes: int
+    ) -> None:
         self.run(self.store.close())
         self.disk = FaultyDisk(seed=seed)
-        self.limits, self.segment_bytes = Limits(**limits), segment_bytes
+        self.limits, self.segment_bytes = Limits(**limits, **TENDED), segment_bytes
+        self.memory_bytes = memory_bytes
         self.does_time_in_parts = self.limits.loaded_rows < ALL_ROWS
         self.store = self.run(self.make_store(self.clock))
         self._start()
@@ -116,6 +125,7 @@ class EmbeddedMachine(StoreMachine):
             clock=clock,
             disk=self.disk,
             segment_bytes=self.segment_bytes,
+            memory_bytes=self.memory_bytes,
             limits=self.limits,
         )
 

@@ -162,6 +162,20 @@ class CachedFile:
             os.close(self.fd)
 
 
+class ScratchFile(CachedFile):
+    """A file without a name, which is never on the disk; only allocated parts take space."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        os.ftruncate(self.fd, size_bytes)
+        self.taken_bytes = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """How much space it takes."""
+        return self.taken_bytes
+
+
 def room_of(size_bytes: int) -> int:
     """Return how much space a file of this size takes on the disk."""
     return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.system import Buffer, System
-from dwell.testing.cached import CachedFile, room_of
+from dwell.testing.cached import CachedFile, ScratchFile, room_of
 from dwell.testing.names import CachedFolder, Node
 
 #: The calls that each fault can affect. A kill and a power cut can affect every call.
@@ -232,6 +232,38 @@ class FaultySystem(System):
         """Map a whole file for reading."""
         with self._call("map"):
             return super().map(fd)
+
+    # --- scratch files ----------------------------------------------------------------------------
+
+    def open_nameless(self, folder: Path, size_bytes: int) -> int:
+        """Make a file without a name, of zeros that take no space."""
+        with self._call("open", "create"):
+            self._folder(folder)
+            file = ScratchFile(size_bytes)
+            fd = os.dup(file.fd)
+            file.holders = 1
+            self.open_files[fd] = file
+            return fd
+
+    def allocate_part(self, fd: int, start: int, size_bytes: int) -> None:
+        """Allocate the space of a part of a nameless file, which has none yet."""
+        with self._call("allocate"):
+            file = self._file(fd)
+            assert isinstance(file, ScratchFile)
+            if room_of(size_bytes) > self.size_bytes - self.used_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            file.taken_bytes += room_of(size_bytes)
+            self.used_bytes += room_of(size_bytes)
+
+    def map_shared(self, fd: int, size_bytes: int) -> mmap.mmap:
+        """Map a nameless file."""
+        with self._call("map"):
+            return super().map_shared(fd, size_bytes)
+
+    def discard(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
+        """Free a part of a nameless file; its space counts until the file is closed."""
+        with self._call("discard"):
+            super().discard(mapped, start, size_bytes)
 
     # --- names ------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from dwell.store.embedded.folder import LABEL
 from dwell.store.embedded.journal.journal import SEGMENT_BYTES, Journal
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.ownids import have_own, ids_of
+from dwell.store.embedded.snapshotreader import SnapshotReader
 
 _EVENTS_BYTES = 1 << 62
 #: How many lost messages are named, and how many ids are read at once.
@@ -151,7 +152,7 @@ def _snapshot_damage(disk: Disk, folder: Path) -> list[str]:
     damage = []
     for position in snapshot.snapshot_positions(disk, folder):
         try:
-            snapshot.verify(disk, folder, position)
+            SnapshotReader(disk, folder, position).verify()
         except StoreDamaged as error:
             damage.append(str(error))
     return damage

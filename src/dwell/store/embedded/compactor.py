@@ -8,6 +8,7 @@ as a record.
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
@@ -49,6 +50,8 @@ _HEAD_BYTES = 16 * 1024
 _LIVING_PART = 0.25
 #: More than one part in this many, of a segment's bytes or of the messages, counts as much.
 _MUCH_PART = 64
+#: How many rows are counted together.
+_COUNTED_ROWS = 1 << 18
 #: An upper bound for a copied message in a record, in addition to its blob.
 _COPIED_BYTES = 16
 
@@ -370,6 +373,8 @@ class Compactor:
 
 def living_bytes(machine: Machine, segment_bytes: int) -> dict[int, int]:
     """Return how many live bytes each segment holds, at least one a message."""
-    table, top = machine.table, machine.table.top
-    columns = (table.state[:top], table.position[:top], table.size_bytes[:top])
-    return bytes_by_segment(*columns, segment_bytes)
+    table, living = machine.table, Counter[int]()
+    for part in table.parts(_COUNTED_ROWS):
+        columns = (table.state[part], table.position[part], table.size_bytes[part])
+        living.update(bytes_by_segment(*columns, segment_bytes))
+    return dict(living)

@@ -27,6 +27,8 @@ from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.openings import begun, history
 from dwell.store.embedded.recent import Recent
+from dwell.store.embedded.scratch import Scratch
+from dwell.store.embedded.snapshotreader import SnapshotReader
 from dwell.store.embedded.thread import in_thread
 from dwell.tasks import whole
 
@@ -68,6 +70,7 @@ class Core:
         sync_every_ms: int | None,
         events_bytes: int,
         limits: Limits = LIMITS,
+        memory_bytes: int | None = None,
     ) -> None:
         self.limits = limits
         self.folder = folder
@@ -75,6 +78,8 @@ class Core:
         self._segment_bytes = segment_bytes
         self._sync_every_ms = sync_every_ms
         self._events_bytes = events_bytes
+        self._memory_bytes = memory_bytes
+        self.scratch = Scratch(disk, folder, None)
         self._upkeep: asyncio.Task[None] | None = None
         self._flusher: asyncio.Task[None] | None = None
         self._flush_after_s = 0.0
@@ -107,6 +112,7 @@ class Core:
             self._note_opening()
             self.journal.start()
         except BaseException:
+            self.scratch.close()
             self._hold.close()
             raise
         self.is_open = True
@@ -120,6 +126,7 @@ class Core:
             "snapshot_bytes": self.compactor.snapshot_bytes,
             "since_snapshot_bytes": journal.position - self.compactor.covered,
             "events": events.next_position - events.first_position,
+            **self.scratch.condition(),
             "disk_free_bytes": self.disk.free_bytes(self.folder),
         }
 
@@ -149,6 +156,7 @@ class Core:
         self.machine.tolerant = tolerant
         for record in self.journal.replay(position, tolerant=tolerant):
             self.machine.apply(record)
+            self.scratch.tend()
             if self.machine.events.is_full(self.limits.replayed_parts):
                 self._flush_replayed()
         if tolerant is not None:
@@ -156,6 +164,7 @@ class Core:
         self._learn_settings()
         self.machine.begin(self.disk.system.random_bits(72))
         self.machine.rebuild(now_ms)
+        self.scratch.kept_bytes = self.compactor.kept_bytes
 
     def _learn_settings(self) -> None:
         """Load the take limits of each topic, and its keys where they matter."""
@@ -226,7 +235,7 @@ class Core:
         for position in reversed(snapshot.snapshot_positions(self.disk, self.folder)):
             self.machine = self._new_machine(woken)
             try:
-                meta = snapshot.load(self.disk, self.folder, position, self.machine)
+                meta = SnapshotReader(self.disk, self.folder, position).load(self.machine)
             except StoreDamaged as damage:
                 # The snapshot before it, or the whole journal if it still exists, serves as well.
                 _log.warning("%s; using what was before it", damage)
@@ -252,9 +261,17 @@ class Core:
                 rest = slice(_MOST_WOKEN, None)
                 asyncio.get_running_loop().call_soon(promote, numbers[rest], counts[rest])
 
-        machine = Machine(events, promote, self.limits)
+        # A machine that was filled from a damaged snapshot is given up with its files.
+        self.scratch.close()
+        self.scratch = Scratch(
+            self.disk, self.folder, self._memory_bytes, self.limits, self._mapped_segments
+        )
+        machine = Machine(events, promote, self.limits, self.scratch)
         events.topic_names = machine.topics.names
         return machine
+
+    def _mapped_segments(self) -> list[Callable[[], None]]:
+        return [segment.let_go for segment in self.journal.segments.values()]
 
     def _remove_unfinished(self) -> None:
         for name in self.disk.names(self.folder):
@@ -281,6 +298,7 @@ class Core:
             with contextlib.ExitStack() as stack:
                 # The lock is released last, even if the other steps fail.
                 stack.callback(self._hold.close)
+                stack.callback(self.scratch.close)
                 stack.callback(self.machine.events.close)
                 stack.callback(self.journal.close)
 

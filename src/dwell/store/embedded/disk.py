@@ -191,6 +191,30 @@ class Disk:
         """Map a whole file for reading; later writes show in the map."""
         return self.system.map(fd)
 
+    def open_nameless(self, folder: Path, size_bytes: int) -> int:
+        """Return a new file without a name, zeros without space on the disk."""
+        return self.system.open_nameless(folder, size_bytes)
+
+    def allocate_part(self, fd: int, start: int, size_bytes: int) -> None:
+        """Allocate the space of a part of an open file."""
+        self.system.allocate_part(fd, start, size_bytes)
+
+    def map_shared(self, fd: int, size_bytes: int) -> mmap.mmap:
+        """Map a nameless file for reading and writing."""
+        return self.system.map_shared(fd, size_bytes)
+
+    def release(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
+        """Take pages of a map out of memory; the file keeps what they hold."""
+        self.system.release(mapped, start, size_bytes)
+
+    def discard(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
+        """Free a part of a nameless file: it is zeros from then on."""
+        self.system.discard(mapped, start, size_bytes)
+
+    def mapped_bytes(self) -> int:
+        """Return how much of the process's memory is pages of files."""
+        return self.system.mapped_bytes()
+
     def rename(self, old: Path, new: Path) -> None:
         """Rename a finished file, replacing an existing one, and make that durable."""
         self.system.rename(old, new)

@@ -8,20 +8,30 @@ moves some of the old table, and until all is moved a key missing from the new t
 the old one.
 
 A small table is at most a quarter full and a large one half: the cost of a probe depends more on
-the load than on the size.
+the load than on the size. One in an area is at most three quarters full.
 """
 
 from typing import Protocol
 
 import numpy as np
 
+from dwell.errors import DiskFull
 from dwell.message import I64, U32, U64, Rows
+from dwell.store.embedded.area import Area
 from dwell.store.embedded.limits import LIMITS, Limits
+from dwell.store.embedded.scratch import Scratch
 
 #: The first number of a key: the index itself uses the smaller numbers.
 FIRST_KEY = 2
 _EMPTY = 0
 _DELETED = 1
+_SLOT_BYTES = 4
+#: A slot holds a number, and above it bits of the hash that the place does not depend on: most
+#: other keys on a probe path are passed without a look at where the keys are stored.
+_NUMBER_BITS, _TAG_SHIFT = np.uint32(28), np.uint64(60)
+_NUMBER = np.uint32((1 << 28) - 1)
+#: How many keys there can be.
+MOST_KEYS = 1 << 28
 #: Slots that are moved for each added key, so that the move ends before the next growth.
 _MOVED_A_KEY = 8
 _NO_SLOTS: U32 = np.zeros(0, dtype=np.uint32)
@@ -33,12 +43,22 @@ class Keys(Protocol):
     hash: U64
     check: U32
 
+    @property
+    def used(self) -> int:
+        """At least how many keys there are."""
+
 
 class Index:
-    """From a key to its number; the keys are stored elsewhere, and a slot holds only a number."""
+    """From a key to its number; the keys are stored elsewhere, and a slot holds only a number.
 
-    def __init__(self, keys: Keys, limits: Limits = LIMITS) -> None:
+    A large table lies in an area.
+    """
+
+    def __init__(self, keys: Keys, limits: Limits = LIMITS, scratch: Scratch | None = None) -> None:
         self._keys = keys
+        self._scratch = scratch
+        self._area: Area | None = None
+        self._old_area: Area | None = None
         self._few = limits.few_ids
         self._step, self._least = limits.index_step, limits.index_slots
         self._slots: U32 = np.zeros(self._least, dtype=np.uint32)
@@ -58,21 +78,22 @@ class Index:
     def _find_in(self, table: U32, hashes: U64, checks: U32) -> Rows:
         place, mask = _first_places(table, hashes)
         answer, asking = np.zeros(len(hashes), dtype=np.intp), np.arange(len(hashes))
+        tags = _tags_of(hashes)
         while len(asking):
-            slots = table[place].astype(np.intp)
+            slots = table[place]
             going = slots != _EMPTY
             if not going.any():
                 break
             asking, place, slots = asking[going], place[going], slots[going]
-            hit = self._holding(slots, hashes[asking], checks, asking)
-            answer[asking[hit]] = slots[hit]
+            hit, numbers = self._holding(slots, tags, hashes, checks, asking)
+            answer[asking[hit]] = numbers[hit]
             asking = asking[~hit]
             place = (place[~hit] + 1) & mask
         return answer
 
     def add(self, numbers: Rows) -> Rows:
         """Add distinct keys that are missing; return the number of each key in the index."""
-        self._reserve(len(numbers))
+        self.reserve(len(numbers))
         if len(self._old):
             self._move(max(self._step, _MOVED_A_KEY * len(numbers)))
         if not len(self._old):
@@ -86,20 +107,22 @@ class Index:
         """Add distinct keys that are not in the old table."""
         hashes, checks = self._keys.hash[numbers], self._keys.check[numbers]
         place, mask = _first_places(self._slots, hashes)
-        answer, asking, wanted = numbers.copy(), np.arange(len(numbers)), numbers
+        answer, asking, tags = numbers.copy(), np.arange(len(numbers)), _tags_of(hashes)
+        marked = numbers.astype(np.uint32) | tags
+        wanted = marked
         while len(asking):
             free = self._slots[place] == _EMPTY
             self._slots[place[free]] = wanted[free]
             # Where several keys chose one free slot, the last one has it.
-            slots = self._slots[place].astype(np.intp)
+            slots = self._slots[place]
             waiting = slots != wanted
             if not waiting.any():
                 break
             asking, place, slots = asking[waiting], place[waiting], slots[waiting]
-            hit = self._holding(slots, hashes[asking], checks, asking)
-            answer[asking[hit]] = slots[hit]
+            hit, found = self._holding(slots, tags, hashes, checks, asking)
+            answer[asking[hit]] = found[hit]
             asking = asking[~hit]
-            wanted = numbers[asking]
+            wanted = marked[asking]
             place = (place[~hit] + 1) & mask
         self._used += int(np.count_nonzero(answer == numbers))
         return answer
@@ -123,39 +146,66 @@ class Index:
 
     def rebuild(self, numbers: Rows, more: int = 0) -> None:
         """Hold exactly these keys, with room for ``more``."""
-        self._slots = np.zeros(self._capacity_for(len(numbers) + more), dtype=np.uint32)
+        self._slots, self._area = self._new_table(self._capacity_for(len(numbers) + more))
         self._used, self._old = 0, _NO_SLOTS
         step = 1 << 16
         for start in range(0, len(numbers), step):
             self._add_new(numbers[start : start + step])
 
-    def _holding(self, slots: Rows, hashes: U64, checks: U32, asking: I64) -> np.ndarray:
-        """Tell which slots, none of them empty, hold the requested keys."""
-        hit: np.ndarray = (self._keys.hash[slots] == hashes) & (slots != _DELETED)
+    def _holding(
+        self, slots: U32, tags: U32, hashes: U64, checks: U32, asking: I64
+    ) -> tuple[np.ndarray, Rows]:
+        """Tell which slots, none of them empty, hold the requested keys, and return the numbers."""
+        numbers = (slots & _NUMBER).astype(np.intp)
+        hit: np.ndarray = ((slots ^ tags[asking]) <= _NUMBER) & (slots != _DELETED)
         at = np.flatnonzero(hit)
-        hit[at] = self._keys.check[slots[at]] == checks[asking[at]]
-        return hit
+        if len(at):
+            found, wanted = numbers[at], asking[at]
+            hit[at] = (self._keys.hash[found] == hashes[wanted]) & (
+                self._keys.check[found] == checks[wanted]
+            )
+        return hit, numbers
 
     def _places_of(self, table: U32, numbers: Rows) -> I64:
         """Return the slots of keys that are present; each is on the probe path of its hash."""
-        place, mask = _first_places(table, self._keys.hash[numbers])
-        going = np.flatnonzero(table[place] != numbers)
+        hashes = self._keys.hash[numbers]
+        place, mask = _first_places(table, hashes)
+        marked = numbers.astype(np.uint32) | _tags_of(hashes)
+        going = np.flatnonzero(table[place] != marked)
         while len(going):
             going = going[table[place[going]] != _EMPTY]
             place[going] = (place[going] + 1) & mask
-            going = going[table[place[going]] != numbers[going]]
-        found: I64 = place[table[place] == numbers]
+            going = going[table[place[going]] != marked[going]]
+        found: I64 = place[table[place] == marked]
         return found
 
-    def _reserve(self, more: int) -> None:
+    def reserve(self, more: int) -> None:
+        """Make room for ``more`` keys; raises DiskFull or MemoryError, changing nothing."""
         count = self._used + more
-        if count * (4 if count < self._few else 2) > len(self._slots):
+        if count * self._spare_for(count) > len(self._slots):
             self._move(len(self._old))
             # Marks stay behind, so they need no room.
-            living = int(np.count_nonzero(self._slots >= FIRST_KEY))
-            self._old, self._moved = self._slots, 0
-            self._slots = np.zeros(self._capacity_for(living + more), dtype=np.uint32)
-            self._used = 0
+            living = min(self._used, self._keys.used)
+            slots, area = self._new_table(self._capacity_for(living + more))
+            self._old, self._old_area, self._moved = self._slots, self._area, 0
+            self._slots, self._area, self._used = slots, area, 0
+
+    def _new_table(self, slots: int) -> tuple[U32, Area | None]:
+        scratch, size_bytes = self._scratch, slots * _SLOT_BYTES
+        if scratch is None or slots <= scratch.least_rows:
+            return np.zeros(slots, dtype=np.uint32), None
+        area = scratch.area(size_bytes, is_hot=True)
+        if area is None:
+            return np.zeros(slots, dtype=np.uint32), None
+        try:
+            scratch.extend(area, 0, size_bytes)
+        except BaseException as error:
+            scratch.retire(area)
+            if not isinstance(error, DiskFull):
+                raise
+            scratch.refuse(error)
+            return np.zeros(slots, dtype=np.uint32), None
+        return area.array(np.uint32, 0, slots), area
 
     def _move(self, most: int) -> None:
         """Move the keys of up to ``most`` slots of the old table."""
@@ -164,15 +214,38 @@ class Index:
         self._moved = until
         if until == len(self._old):
             self._old, self._moved = _NO_SLOTS, 0
+            if self._scratch is not None and self._old_area is not None:
+                self._scratch.retire(self._old_area)
+            self._old_area = None
 
     def _capacity_for(self, count: int) -> int:
-        spare = 8 if count < self._few else 3
-        return max(self._least, 1 << (spare * count).bit_length())
+        least = count * self._spare_for(count)
+        # A table that has just grown has room for as many keys again, or half as many.
+        return max(
+            self._least, 1 << int(least * (1 if self._is_tight(count) else 1.5)).bit_length()
+        )
+
+    def _spare_for(self, count: int) -> float:
+        """Return how many slots there are for each key at least."""
+        if self._is_tight(count):
+            return 4 / 3
+        return 4 if count < self._few else 2
+
+    def _is_tight(self, count: int) -> bool:
+        """Tell whether a table is in an area: there its size costs more than longer probes."""
+        return (
+            self._scratch is not None and self._scratch.is_used and count > self._scratch.least_rows
+        )
 
 
 def _keys_in(table: U32) -> Rows:
     """Return the numbers of the keys in some slots."""
-    return table[table >= FIRST_KEY].astype(np.intp)
+    return (table[table > _DELETED] & _NUMBER).astype(np.intp)
+
+
+def _tags_of(hashes: U64) -> U32:
+    """Return the bits of some keys that stand in their slots beside the number."""
+    return (hashes >> _TAG_SHIFT).astype(np.uint32) << _NUMBER_BITS
 
 
 def _first_places(table: U32, hashes: U64) -> tuple[I64, int]:

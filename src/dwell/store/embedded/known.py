@@ -14,16 +14,24 @@ it, and an ack need not look. Expired memories are dropped together when there i
 one by one.
 """
 
+from functools import partial
+
 import numpy as np
 
 from dwell.message import I64, U32, U64, Rows
-from dwell.store.embedded.index import FIRST_KEY, Index
+from dwell.store.embedded.index import FIRST_KEY, MOST_KEYS, Index
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.pool import Pool
+from dwell.store.embedded.scratch import Scratch
 
 #: A snapshot keeps this many bits of a remembered id, below the time its memory ends.
 _CHECK_BITS = 21
 _CHECK_MASK = np.uint32((1 << _CHECK_BITS) - 1)
+#: All columns lie together in a scratch file, 24 bytes a row; and how many rows there can be in it.
+_TOGETHER = ("hash", "until_ms", "check", "row")
+_MOST = MOST_KEYS
+#: How many entries are searched for expired memories for each entry that is added then.
+_LOOKS = 4
 
 
 class KnownIds(Pool):
@@ -34,34 +42,53 @@ class KnownIds(Pool):
     row: U32
     until_ms: I64
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: Limits = LIMITS, scratch: Scratch | None = None) -> None:
         types: dict[str, type[np.generic]] = {
             "hash": np.uint64,
             "check": np.uint32,
             "row": np.uint32,
             "until_ms": np.int64,
         }
-        super().__init__(types)
+        super().__init__(types, scratch, (_TOGETHER,), _MOST)
         self.top = FIRST_KEY
-        self.index = Index(self, limits)
+        self.index = Index(self, limits, scratch)
+        self._step, self._looked = limits.scratch_step, 0
 
     def make_room(self, more: int, now_ms: int) -> None:
-        """Make room for more ids: drop expired memories, and grow unless these were many."""
+        """Make room for more ids: drop expired memories, and grow unless these were many.
+
+        Raises DiskFull or MemoryError, changing nothing else.
+        """
+        self.index.reserve(more)
         if more <= self._room():
             return
-        self.drop_over(now_ms)
-        if self._room() < max(more, self.capacity // 4):
+        if self.is_in_area:
+            # It grows by small steps, so a look at a part is enough, and a whole look takes long.
+            self._drop_next(now_ms)
+            spare = more
+        else:
+            self.drop_over(now_ms)
+            spare = max(more, self.capacity // 4)
+        if self._room() < spare:
             self.reserve(self.capacity + more)
 
     def drop_over(self, now_ms: int) -> None:
         """Drop the expired memories."""
+        self._drop(self.rows_where(partial(self._are_over, now_ms)))
 
-        def is_over(part: slice) -> np.ndarray:
-            over: np.ndarray = (self.row[part] == 0) & (self.until_ms[part] <= now_ms)
-            over &= self._in_use(part)
-            return over
+    def _drop_next(self, now_ms: int) -> None:
+        """Drop the expired memories among the next entries, in turn."""
+        start = self._looked if self._looked < self.top else 0
+        part = slice(start, min(start + _LOOKS * self._step, self.top))
+        self._looked = part.stop
+        over = np.flatnonzero(self._are_over(now_ms, part)) + start
+        if len(over):
+            self._drop(over)
 
-        self._drop(self.rows_where(is_over))
+    def _are_over(self, now_ms: int, part: slice) -> np.ndarray:
+        over: np.ndarray = (self.row[part] == 0) & (self.until_ms[part] <= now_ms)
+        over &= self._in_use(part)
+        return over
 
     def find(self, hashes: U64, checks: U32) -> tuple[Rows, np.ndarray]:
         """Return the row of each id's message, 0 without one, and whether the message exists."""

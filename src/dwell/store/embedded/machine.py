@@ -23,6 +23,7 @@ from dwell.store.embedded.known import KnownIds
 from dwell.store.embedded.lasterrors import LastErrors
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.ready import Ready
+from dwell.store.embedded.scratch import Scratch
 from dwell.store.embedded.table import DONE, Table
 from dwell.store.embedded.terms import Terms
 from dwell.store.embedded.topics import Topics
@@ -54,9 +55,10 @@ class Machine:
         events: EventLog,
         promote: Callable[[U32, I64], None],
         limits: Limits = LIMITS,
+        scratch: Scratch | None = None,
     ) -> None:
         self._limits = limits
-        self.table = Table()
+        self.table = Table(limits, scratch)
         self.topics = Topics(limits)
         self.terms = Terms(self.table, self.topics)
         self.admission = Admission(self.table, limits)
@@ -66,7 +68,7 @@ class Machine:
         self.ready = Ready(self.table, self.topics, self.admission, self.forming, limits)
         #: The index of messages by arrival, made at the first lookup.
         self.arrivals: Arrivals | None = None
-        self.known = KnownIds(limits)
+        self.known = KnownIds(limits, scratch)
         self.errors = LastErrors()
         self.calls = DoneCalls(limits)
         # The number of an owner that holds nothing is eventually dropped, and not reused.
@@ -85,9 +87,9 @@ class Machine:
         #: How many records were applied; the next start replays those after a snapshot.
         self.applied = 0
         self._promote = promote
-        self.delays = Wheel(self._due_of, limits)
-        self.leases = Wheel(self._lease_end_of, limits)
-        self.expiries = Wheel(self._expiry_of, limits)
+        self.delays = Wheel(self._due_of, limits, scratch)
+        self.leases = Wheel(self._lease_end_of, limits, scratch)
+        self.expiries = Wheel(self._expiry_of, limits, scratch)
         self._appliers: dict[RecordKind, Callable[[Record], None]] = {
             RecordKind.PUT: self._put,
             RecordKind.PUT_OWN: self._put,
@@ -240,8 +242,8 @@ class Machine:
         for wheel in (self.delays, self.leases, self.expiries):
             wheel.clear()
         table = self.table
-        for start in range(0, table.top, _REBUILD_STEP):
-            self.place(np.arange(start, min(start + _REBUILD_STEP, table.top)), now_ms)
+        for part in table.parts(_REBUILD_STEP):
+            self.place(np.arange(part.start, part.stop), now_ms)
         for number in self.admission.keyed():
             self._begin_forming(number)
             self.form(number, self.to_form(number))

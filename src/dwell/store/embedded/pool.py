@@ -1,48 +1,53 @@
 """A pool: columns whose rows are allocated, freed, and allocated again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from dwell.message import U32, Rows
 from dwell.store.embedded.columns import Columns
-
-_FIRST_FREE = 1024
+from dwell.store.embedded.scratch import Scratch
+from dwell.store.embedded.stack import Stack
 
 
 class Pool(Columns):
     """Columns with a list of the rows below ``top`` that are free."""
 
-    def __init__(self, types: dict[str, type[np.generic]]) -> None:
-        super().__init__(types)
+    def __init__(
+        self,
+        types: dict[str, type[np.generic]],
+        scratch: Scratch | None = None,
+        together: Sequence[Sequence[str]] = (),
+        most: int = 0,
+    ) -> None:
+        super().__init__(types, scratch, together, most)
         self.top = 0
-        self._free = np.zeros(_FIRST_FREE, dtype=np.uint32)
-        self._free_count = 0
+        self._free = Stack(scratch, most)
 
     @property
     def used(self) -> int:
         """How many rows are allocated."""
-        return self.top - self._free_count
+        return self.top - len(self._free)
 
     def next_free(self, count: int) -> Rows:
         """Return the rows that :meth:`allocate` would give: the last freed rows, then new rows."""
-        reused = min(count, self._free_count)
-        old = self._free[self._free_count - reused : self._free_count]
+        reused = min(count, len(self._free))
+        old = self._free.last(reused)
         if reused == count:
             return old.astype(np.intp)
         new = np.arange(self.top, self.top + count - reused)
         return np.concatenate([old, new]) if reused else new
 
     def prepare(self, count: int) -> None:
-        """Make room for as many rows; changes nothing if it raises OSError or MemoryError."""
-        self.reserve(self.top + max(count - self._free_count, 0))
+        """Make room for as many rows; raises DiskFull, OSError or MemoryError, changing nothing."""
+        self.reserve(self.top + max(count - len(self._free), 0))
 
     def allocate(self, count: int) -> Rows:
         """Take rows from the free list, or make new rows."""
         rows = self.next_free(count)
         self.prepare(count)
-        reused = min(count, self._free_count)
-        self._free_count -= reused
+        reused = min(count, len(self._free))
+        self._free.drop(reused)
         self.top += count - reused
         return rows
 
@@ -53,22 +58,16 @@ class Pool(Columns):
 
     def free(self, rows: Rows) -> None:
         """Free rows."""
-        needed = self._free_count + len(rows)
-        if needed > len(self._free):
-            grown = np.zeros(max(needed, 2 * len(self._free)), dtype=np.uint32)
-            grown[: self._free_count] = self._free[: self._free_count]
-            self._free = grown
-        self._free[self._free_count : needed] = rows
-        self._free_count = needed
+        self._free.push(rows)
 
     def free_rows(self) -> U32:
         """Return the free rows below ``top``, in the order of the free list."""
-        return self._free[: self._free_count]
+        return self._free.numbers()
 
     def restore_free(self, rows: U32 | Rows) -> None:
         """Set the free list, when a snapshot is read."""
-        self._free = np.array(rows, dtype=np.uint32)
-        self._free_count = len(rows)
+        self._free.drop(len(self._free))
+        self._free.push(rows)
 
     def rows_where(self, test: Callable[[slice], np.ndarray]) -> Rows:
         """Return the rows for which ``test(part)`` is true, one part after another."""
@@ -81,4 +80,7 @@ class Pool(Columns):
 
     def parts(self, step: int) -> Iterator[slice]:
         """Yield the rows that there are now, ``step`` at a time."""
-        return (slice(at, min(at + step, self.top)) for at in range(0, self.top, step))
+        for at in range(0, self.top, step):
+            yield slice(at, min(at + step, self.top))
+            if self._scratch is not None:
+                self._scratch.tend()

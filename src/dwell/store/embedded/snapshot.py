@@ -20,7 +20,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from dwell.errors import StoreDamaged
 from dwell.message import U64, Rows, State, TopicSettings
 from dwell.store.embedded.disk import Buffer, Disk
 from dwell.store.embedded.known import KnownIds, ends_of
@@ -28,22 +27,23 @@ from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.table import TYPES
 
-_MAGIC = 0x31535744  # "DWS1"
-_HEADER = struct.Struct("<IIQ")
+MAGIC = 0x31535744  # "DWS1"
+HEADER = struct.Struct("<IIQ")
 _ALIGN = 64
 #: The one column that is not stored: the bits of the id are stored in its place.
-_ENTRY = "id_entry"
-_LEARN_STEP = 1 << 16
+ENTRY = "id_entry"
 #: The stored columns instead: the hash of the id, and the bits that confirm it.
-_KEYS: dict[str, type[np.generic]] = {"id_hash": np.uint64, "id_check": np.uint32}
+KEYS: dict[str, type[np.generic]] = {"id_hash": np.uint64, "id_check": np.uint32}
 #: Arrays that may come in several parts, and the approximate size of a part.
-_REMEMBERED = ("remembered_hashes", "remembered_notes")
+REMEMBERED = ("remembered_hashes", "remembered_notes")
 _REMEMBERED_STEP = 1 << 18
+#: Bytes of an array that are read together for its checksum.
+_CHECKED_BYTES = 1 << 20
 #: Bytes of a snapshot for each remembered id.
 _REMEMBERED_BYTES = 16
 #: The parts of the errors, each its length (4 bytes) and a MessagePack map by row; and how many
 #: errors a part has, because encoding a large map at once would block all tasks.
-_ERRORS = "errors"
+ERRORS = "errors"
 _ERRORS_STEP = 1 << 13
 _NOTHING: tuple[U64, ...] = (np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint64))
 
@@ -198,14 +198,15 @@ class Snapshot:
         """Write the saved values over newer values, and add the checksums; in any thread."""
         self._restore()
         self._disk.truncate(self.fd, self.size_bytes)
-        data = self._disk.map(self.fd)
-        view = memoryview(data)
         for index, place in enumerate(self._places):
-            crc = zlib.crc32(view[place.offset : place.offset + _size_of(place)])
+            crc = 0
+            for start in range(0, size_of(place), _CHECKED_BYTES):
+                size_bytes = min(_CHECKED_BYTES, size_of(place) - start)
+                part = self._disk.read_part(self.fd, size_bytes, place.offset + start)
+                crc = zlib.crc32(part, crc)
             self._places[index] = msgspec.structs.replace(place, crc=crc)
         meta = self._encode(self._places)
-        head = _HEADER.pack(_MAGIC, zlib.crc32(meta), len(meta))
-        view.release()
+        head = HEADER.pack(MAGIC, zlib.crc32(meta), len(meta))
         self._disk.write(self.fd, [head + meta], 0)
 
     def finish(self) -> None:
@@ -235,29 +236,30 @@ class Snapshot:
     def living_bytes(self, segment_bytes: int) -> dict[int, int]:
         """Return how many bytes of living messages each segment holds, once it is sealed."""
         living: Counter[int] = Counter()
-        state, position, size = map(self.column, ("state", "position", "size_bytes"))
         for start in range(0, self._top, self._step):
-            part = slice(start, start + self._step)
-            living.update(bytes_by_segment(state[part], position[part], size[part], segment_bytes))
+            count = min(self._step, self._top - start)
+            state = self.column("state", start, count)
+            position = self.column("position", start, count)
+            size_bytes = self.column("size_bytes", start, count)
+            living.update(bytes_by_segment(state, position, size_bytes, segment_bytes))
         return dict(living)
 
-    def column(self, name: str) -> np.ndarray:
-        """Return a column as it was written, once it is sealed."""
+    def column(self, name: str, start: int, count: int) -> np.ndarray:
+        """Return a part of a column as it was written, once it is sealed."""
         place = next(place for place in self._places if place.name == name)
-        if not place.count:
-            return np.zeros(0, dtype=place.dtype)
-        data = self._disk.map(self.fd)
-        return np.frombuffer(data, dtype=place.dtype, count=place.count, offset=place.offset)
+        dtype = np.dtype(place.dtype)
+        offset = place.offset + start * dtype.itemsize
+        return np.frombuffer(self._disk.read_part(self.fd, count * dtype.itemsize, offset), dtype)
 
     def _values(self, rows: "Rows | slice") -> dict[str, np.ndarray]:
         """Return copies of the columns of some rows, and the hashes of callers' ids."""
         table, known = self._machine.table, self._machine.known
-        values = {name: getattr(table, name)[rows].copy() for name in TYPES if name != _ENTRY}
+        values = {name: getattr(table, name)[rows].copy() for name in TYPES if name != ENTRY}
         entries = table.id_entry[rows]
         if entries.any():
             at = entries.astype(np.intp)
             return {**values, "id_hash": known.hash[at], "id_check": known.check[at]}
-        return {**values, **{n: np.zeros(len(entries), dtype=d) for n, d in _KEYS.items()}}
+        return {**values, **{n: np.zeros(len(entries), dtype=d) for n, d in KEYS.items()}}
 
     def _columns(self) -> list[Array]:
         """Lay out the columns and the free list behind room for the meta."""
@@ -266,12 +268,12 @@ class Snapshot:
         parts = self._machine.known.top // _REMEMBERED_STEP
         start = room + _ALIGN * (parts + len(self._errors) // _ERRORS_STEP)
         places = []
-        types = {name: dtype for name, dtype in TYPES.items() if name != _ENTRY}
-        for name, dtype in {**types, **_KEYS}.items():
+        types = {name: dtype for name, dtype in TYPES.items() if name != ENTRY}
+        for name, dtype in {**types, **KEYS}.items():
             places.append(Array(name, np.dtype(dtype).str, self._top, start + -start % _ALIGN, 0))
-            start = places[-1].offset + _size_of(places[-1])
+            start = places[-1].offset + size_of(places[-1])
         places.append(Array("free", "<u4", len(self._free), start + -start % _ALIGN, 0))
-        self.size_bytes = places[-1].offset + _size_of(places[-1]) + _ALIGN
+        self.size_bytes = places[-1].offset + size_of(places[-1]) + _ALIGN
         return places
 
     def _remembered(self) -> Iterator[list[tuple[int, Buffer]]]:
@@ -314,10 +316,10 @@ class Snapshot:
         while part := dict(islice(errors, _ERRORS_STEP)):
             told = msgspec.msgpack.encode(part)
             data = len(told).to_bytes(4, "little") + told
-            yield [self._add(_ERRORS, np.frombuffer(data, np.uint8))]
+            yield [self._add(ERRORS, np.frombuffer(data, np.uint8))]
 
     def _add_remembered(self, hashes: U64, notes: U64) -> list[tuple[int, Buffer]]:
-        return [self._add(*named) for named in zip(_REMEMBERED, (hashes, notes), strict=True)]
+        return [self._add(*named) for named in zip(REMEMBERED, (hashes, notes), strict=True)]
 
     def _add(self, name: str, column: np.ndarray) -> tuple[int, Buffer]:
         """Add one more array at the end of the layout; return its offset and data."""
@@ -375,109 +377,6 @@ def bytes_by_segment(
     return {first + index: int(size) for index, size in enumerate(sums) if size}
 
 
-def load(disk: Disk, folder: Path, position: int, machine: Machine) -> Meta:
-    """Read a snapshot into an empty machine; raises StoreDamaged.
-
-    Wheels and ready runs are left for :meth:`Machine.rebuild`.
-    """
-    meta, arrays = _read(disk, folder, position)
-    _fill(machine, meta, arrays)
-    return meta
-
-
-def verify(disk: Disk, folder: Path, position: int) -> None:
-    """Read a snapshot and discard it; raises StoreDamaged."""
-    _read(disk, folder, position)
-
-
-def _read(disk: Disk, folder: Path, position: int) -> tuple[Meta, dict[str, np.ndarray]]:
-    path = snapshot_path(folder, position)
-    fd = disk.open(path)
-    try:
-        data = memoryview(disk.map(fd))
-    except ValueError:
-        raise StoreDamaged(f"{path}: is empty") from None
-    finally:
-        disk.close(fd)
-    meta = _read_meta(path, data)
-    arrays: dict[str, np.ndarray] = {}
-    for place in meta.arrays:
-        array = _array(path, data, place)
-        before = arrays.get(place.name)
-        arrays[place.name] = array if before is None else np.concatenate([before, array])
-    return meta, arrays
-
-
-def _fill(machine: Machine, meta: Meta, arrays: dict[str, np.ndarray]) -> None:
-    table = machine.table
-    table.reserve(meta.top)
-    table.top = meta.top
-    for name in TYPES:
-        if name != _ENTRY:
-            _copy_sparse(getattr(table, name), arrays[name])
-    table.restore_free(arrays["free"])
-    machine.topics.restore(meta.topics)
-    table.recount()
-    _learn(machine, arrays)
-    machine.owners = dict(meta.owners)
-    # A row may still have the number of an owner that was dropped.
-    numbers = [*meta.owners.values(), int(table.owner[: meta.top].max(initial=0))]
-    machine.next_owner = max(numbers) + 1
-    # Formats before 3 have them in the meta.
-    machine.errors.note(meta.errors)
-    for part in _error_parts(arrays):
-        machine.errors.note(part)
-    machine.next_seq = meta.next_seq
-    machine.calls.restore(arrays, meta.time_ms)
-
-
-def _error_parts(arrays: dict[str, np.ndarray]) -> Iterator[dict[int, str]]:
-    data = arrays.get(_ERRORS, np.zeros(0, np.uint8)).data
-    while len(data):
-        end = 4 + int.from_bytes(data[:4], "little")
-        yield msgspec.msgpack.decode(data[4:end], type=dict[int, str])
-        data = data[end:]
-
-
-def _learn(machine: Machine, arrays: dict[str, np.ndarray]) -> None:
-    """Load the ids of the messages, and the remembered ids."""
-    table, known = machine.table, machine.known
-    own = table.rows_where(lambda part: (table.id_bytes[part] > 0) & (table.state[part] > 0))
-    hashes, notes = (arrays.get(name, _NOTHING[0]) for name in _REMEMBERED)
-    known.expect(len(own) + len(hashes))
-    for start in range(0, len(own), _LEARN_STEP):
-        rows = own[start : start + _LEARN_STEP]
-        table.id_entry[rows] = known.add(arrays["id_hash"][rows], arrays["id_check"][rows], rows, 0)
-    for start in range(0, len(hashes), _LEARN_STEP):
-        part = slice(start, start + _LEARN_STEP)
-        known.remember(hashes[part], notes[part])
-
-
-def _copy_sparse(column: np.ndarray, values: np.ndarray, step: int = 1 << 16) -> None:
-    """Copy, but leave pages of zeros untouched: they take no memory."""
-    for start in range(0, len(values), step):
-        part = values[start : start + step]
-        if part.any():
-            column[start : start + len(part)] = part
-
-
-def _read_meta(path: Path, data: Buffer) -> Meta:
-    try:
-        magic, crc, length = _HEADER.unpack_from(data)
-        raw = data[_HEADER.size : _HEADER.size + length]
-        if magic == _MAGIC and zlib.crc32(raw) == crc:
-            return msgspec.msgpack.decode(raw, type=Meta)
-    except (struct.error, msgspec.DecodeError):
-        pass
-    raise StoreDamaged(f"{path}: its head cannot be read")
-
-
-def _array(path: Path, data: memoryview, place: Array) -> np.ndarray:
-    raw = data[place.offset : place.offset + _size_of(place)]
-    if len(raw) != _size_of(place) or zlib.crc32(raw) != place.crc:
-        raise StoreDamaged(f"{path}: its array {place.name} is damaged at offset {place.offset}")
-    return np.frombuffer(raw, dtype=place.dtype)
-
-
-def _size_of(place: Array) -> int:
+def size_of(place: Array) -> int:
+    """Return how many bytes an array has."""
     return place.count * np.dtype(place.dtype).itemsize

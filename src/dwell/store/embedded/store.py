@@ -52,6 +52,7 @@ from dwell.store.embedded.journal.journal import SEGMENT_BYTES
 from dwell.store.embedded.journal.record import Meta, Record, RecordKind
 from dwell.store.embedded.journal.room import Use
 from dwell.store.embedded.limits import LIMITS, Limits
+from dwell.store.embedded.memoryoption import budget_bytes
 from dwell.store.embedded.ownids import ids_of
 from dwell.store.embedded.putter import Putter, most_bytes
 from dwell.store.embedded.reading import read, stats_of
@@ -86,7 +87,9 @@ class EmbeddedStore(Counting):
     ``sync`` sets when a call returns: ``always`` (the default) when the data is on the disk;
     ``never`` when the operating system has it, which survives the process but not the machine;
     ``100ms`` (any number) the same, with a sync at least that often. ``events_bytes`` is how much
-    of the event log is kept. ``disk``, ``segment_bytes`` and ``limits`` are for tests, as is
+    of the event log is kept. ``memory_bytes`` is a budget for the state of the messages, at least
+    16 MiB: what is over it lies in a scratch file, in the folder; 0 (the default) for as much
+    memory as they need. ``disk``, ``segment_bytes`` and ``limits`` are for tests, as is
     ``core``, its parts.
     """
 
@@ -103,6 +106,7 @@ class EmbeddedStore(Counting):
         clock: Clock | None = None,
         sync: str = "always",
         events_bytes: int = 1 << 30,
+        memory_bytes: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
         disk: Disk | None = None,
         limits: Limits = LIMITS,
@@ -115,6 +119,7 @@ class EmbeddedStore(Counting):
             sync_every_ms(sync),
             events_bytes,
             limits,
+            budget_bytes(memory_bytes, limits),
         )
         self.most_topics = limits.taken_topics
         self._time = Timekeeper(self.core, self.clock, lambda: self.plan())

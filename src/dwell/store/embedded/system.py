@@ -19,6 +19,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _locked: set[int] = set()
 
+#: The errors of a file system without nameless files.
+_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+
 #: How many bytes of a file leave the page cache in one call.
 _STEP_BYTES = 8 * 1024 * 1024
 
@@ -162,6 +165,56 @@ class System:
     def map(self, fd: int) -> mmap.mmap:
         """Map a whole file for reading; later writes show in the map."""
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+
+    # --- scratch files --------------------------------------------------------------------------
+
+    def open_nameless(self, folder: Path, size_bytes: int) -> int:
+        """Make a file without a name in a folder: zeros without space on the disk."""
+        folder_name, folder_fd = self._at(folder)
+        try:
+            fd = os.open(
+                folder_name, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=folder_fd
+            )
+        except OSError as error:
+            if error.errno not in _NO_NAMELESS:
+                raise
+            # Some file systems only lose the names of files that had one.
+            path = folder / f"scratch-{secrets.randbits(64):016x}.new"
+            fd = self.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            name, folder_fd = self._at(path)
+            os.unlink(name, dir_fd=folder_fd)
+        try:
+            os.ftruncate(fd, size_bytes)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def allocate_part(self, fd: int, start: int, size_bytes: int) -> None:
+        """Allocate the space of a part of a file, so that no write to it lacks room."""
+        os.posix_fallocate(fd, start, size_bytes)
+
+    def map_shared(self, fd: int, size_bytes: int) -> mmap.mmap:
+        """Map a nameless file for reading and writing, here and there a page at a time."""
+        made = mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED)
+        # Otherwise one access makes up to 2 MiB resident.
+        made.madvise(mmap.MADV_RANDOM)
+        return made
+
+    def release(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
+        """Take pages of a map out of this process; the file keeps what they hold."""
+        mapped.madvise(mmap.MADV_DONTNEED, start, size_bytes)
+
+    def discard(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
+        """Free a part of a mapped file, in memory and on the disk: it is zeros from then on."""
+        mapped.madvise(mmap.MADV_REMOVE, start, size_bytes)
+
+    def mapped_bytes(self) -> int:
+        """Return how much of this process's memory is pages of files."""
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read(200).split()[2]) * mmap.PAGESIZE
+
+    # --- names ----------------------------------------------------------------------------------
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file or a folder, replacing an existing one."""

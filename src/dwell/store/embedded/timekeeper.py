@@ -69,6 +69,7 @@ class Timekeeper:
         """Return the time, which may have gone back; raises StoreClosed."""
         self._core.check_open()
         self._core.journal.part()
+        self._core.scratch.tend()
         now_ms = self._clock.now_ms()
         self._note_time(now_ms)
         return now_ms

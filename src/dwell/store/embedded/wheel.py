@@ -1,6 +1,7 @@
 """The wheel: rows by the minute of their next change, loaded lazily.
 
-Adding is O(1): rows are appended unsorted and distributed to slots of a minute many at a time. When
+Adding is O(1): rows are appended unsorted and distributed to slots many at a time: to slots of an
+hour, which are distributed to slots of a minute one or two hours ahead of their time. When
 the clock comes to a slot it is sorted once into a *run*; rows added to a minute that is already
 loaded become a small run of their own, and small runs are merged. The idea of loading slots as they
 come near is taken from hierarchical timing wheels (Varghese and Lauck, "Hashed and Hierarchical
@@ -14,22 +15,33 @@ swept.
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from dwell.message import I64, U32, Rows
+from dwell.store.embedded.chains import Chains
 from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.limits import LIMITS, Limits
+from dwell.store.embedded.scratch import Scratch
 
 SLOT_MS = 60_000
-_NEVER = 2**62 // SLOT_MS * SLOT_MS
+#: The far slots.
+_FAR_MS = 60 * SLOT_MS
+_NEVER = 2**62 // _FAR_MS * _FAR_MS
+#: Parts of a far slot that one sweep looks at, each as many rows as are loaded together.
+_SWEPT_PARTS = 4
 
 
 class Wheel:
     """Rows by time; a row may be added repeatedly, and only its current time counts."""
 
-    def __init__(self, current: Callable[[Rows], I64], limits: Limits = LIMITS) -> None:
+    def __init__(
+        self,
+        current: Callable[[Rows], I64],
+        limits: Limits = LIMITS,
+        scratch: Scratch | None = None,
+    ) -> None:
         self._current = current
         self._deal_at = limits.deal_at
         self._most_runs = limits.wheel_runs
@@ -38,6 +50,12 @@ class Wheel:
         self._undealt_first_ms = _NEVER
         self._slots: dict[int, array[int]] = {}
         self._first_slot = _NEVER
+        # Slots of an hour from a time on, and hours that have come near and are being distributed.
+        self._far = Chains(scratch, 2 * limits.most_rows)
+        self._far_from_ms = 0
+        self._opening: deque[int] = deque()
+        self._first_far = _NEVER
+        self._swept: list[int] = []
         # Near rows that are not sorted yet.
         self._coming: deque[U32] = deque()
         self._load_at_once = limits.loaded_rows
@@ -104,38 +122,75 @@ class Wheel:
 
     def next_ms(self) -> int | None:
         """Return a lower bound for the next time when ``pop`` returns something."""
-        if self._coming:
+        if self._coming or self._opening:
             return 0
         first_ms = min(self._first_slot * SLOT_MS, self._undealt_first_ms // SLOT_MS * SLOT_MS)
+        # An hour is opened an hour ahead.
+        first_ms = min(first_ms, (self._first_far - 1) * _FAR_MS)
         for at_ms, _ in self._runs:
             first_ms = min(first_ms, int(at_ms[0]))
         return first_ms if first_ms < _NEVER else None
 
     def sweep(self, live: int) -> None:
         """Drop outdated entries, if they are many; ``live`` entries are valid."""
-        if self._entries <= 2 * live + self._spare_entries:
+        most = 2 * live + self._spare_entries
+        if self._entries <= most:
             return
-        everything, loaded_until_ms = self.rows(), self._loaded_until_ms
-        self.clear()
+        self._sweep_far()
+        if self._entries - self._far.count <= most:
+            return
+        self._deal()
+        everything, loaded_until_ms = _distinct_of(self._near_parts()), self._loaded_until_ms
+        self._clear_near()
         # Near rows stay loaded: a deadline in the past would not be a deadline.
-        self._loaded_until_ms = loaded_until_ms
+        self._loaded_until_ms, self._entries = loaded_until_ms, self._far.count
         at_ms = self._current(everything)
-        self.add(everything[at_ms > 0], at_ms[at_ms > 0])
+        # A row that is far by now has an entry there.
+        near = (at_ms > 0) & (at_ms < self._far_from_ms)
+        self.add(everything[near], at_ms[near])
+
+    def _sweep_far(self) -> None:
+        """Drop outdated entries of a far slot, in turn, or of a part of it."""
+        if not self._swept:
+            self._swept = list(self._far)
+        slot = self._swept.pop() if self._swept else _NEVER
+        left = self._far.size_of(slot)
+        # What is put back comes to the end, so each row is looked at once.
+        for _ in range(_SWEPT_PARTS):
+            if left <= 0:
+                return
+            rows = self._far.pop(slot, self._load_at_once)
+            left -= len(rows)
+            found = distinct(rows)
+            kept = found[self._current(found.astype(np.intp)) // _FAR_MS == slot]
+            self._entries -= len(rows) - len(kept)
+            if len(kept):
+                self._far.push(slot, kept)
 
     def rows(self) -> Rows:
         """Return the distinct rows that have an entry, outdated or not."""
+        return _distinct_of([*self._near_parts(), *self._far.parts()])
+
+    def _near_parts(self) -> list[U32]:
         rows = [run[1] for run in self._runs]
         rows += self._coming
         parts = (self._undealt, *self._slots.values())
         rows += [np.frombuffer(part, dtype=np.uint32) for part in parts if part]
-        return distinct(np.concatenate(rows)).astype(np.intp) if rows else np.zeros(0, np.intp)
+        return rows
 
     def clear(self) -> None:
         """Drop every entry."""
+        self._clear_near()
+        self._far.clear()
+        self._opening.clear()
+        self._first_far, self._far_from_ms, self._entries = _NEVER, 0, 0
+
+    def _clear_near(self) -> None:
+        """Drop the entries that are in no far slot."""
         self._undealt, self._undealt_first_ms = array("I"), _NEVER
+        self._loaded_until_ms = 0
         self._slots, self._first_slot, self._runs = {}, _NEVER, []
         self._coming.clear()
-        self._loaded_until_ms = self._entries = 0
 
     def _add_run(self, at_ms: I64, rows: U32) -> None:
         if not len(rows):
@@ -156,27 +211,26 @@ class Wheel:
         )
 
     def _deal(self) -> None:
-        """Move the unsorted rows into the slots of their minutes."""
+        """Move the unsorted rows into the slots of their times."""
         rows: U32 = np.frombuffer(self._undealt, dtype=np.uint32)
         self._undealt, self._undealt_first_ms = array("I"), _NEVER
         at_ms = self._current(rows.astype(np.intp))
         # A row that is nearer by now was added again when it was moved.
         live = at_ms >= max(self._loaded_until_ms, 1)
         self._entries -= len(rows) - int(np.count_nonzero(live))
-        slots, rows = at_ms[live] // SLOT_MS, rows[live]
-        if not len(rows):
-            return
-        order = np.argsort(_short(slots), kind="stable")
-        slots, rows = slots[order], rows[order]
-        starts = np.flatnonzero(np.diff(slots, prepend=-1))
-        ends = np.append(starts[1:], len(rows))
-        for slot, start, end in zip(
-            slots[starts].tolist(), starts.tolist(), ends.tolist(), strict=True
-        ):
+        at_ms, rows = at_ms[live], rows[live]
+        is_far = at_ms >= self._far_from_ms
+        for slot, some in _by_slot(at_ms[is_far] // _FAR_MS, rows[is_far]):
+            self._far.push(slot, some)
+            self._first_far = min(self._first_far, slot)
+        self._deal_near(at_ms[~is_far], rows[~is_far])
+
+    def _deal_near(self, at_ms: I64, rows: U32) -> None:
+        for slot, some in _by_slot(at_ms // SLOT_MS, rows):
             into = self._slots.get(slot)
             if into is None:
                 into = self._slots[slot] = array("I")
-            into.frombytes(rows[start:end].tobytes())
+            into.frombytes(some.tobytes())
         self._first_slot = min(self._slots, default=_NEVER)
 
     def _load(self, now_ms: int) -> None:
@@ -189,6 +243,7 @@ class Wheel:
             self._loaded_until_ms = until_ms
             self._coming += [np.frombuffer(self._slots.pop(s), dtype=np.uint32) for s in begun]
             self._first_slot = min(self._slots, default=_NEVER)
+            self._open(until_ms)
         missing, parts = self._load_at_once, list[U32]()
         while self._coming and missing:
             part = self._coming.popleft()
@@ -196,14 +251,56 @@ class Wheel:
                 self._coming.appendleft(part[missing:])
             parts.append(part[:missing])
             missing -= len(parts[-1])
-        if not parts:
+        while self._opening and missing > 0:
+            if not self._far.size_of(self._opening[0]):
+                self._opening.popleft()
+                continue
+            parts.append(self._far.pop(self._opening[0], missing))
+            missing -= len(parts[-1])
+        while self._opening and not self._far.size_of(self._opening[0]):
+            self._opening.popleft()
+        if parts:
+            self._place(np.concatenate(parts))
+
+    def _open(self, until_ms: int) -> None:
+        """Begin to distribute the hours that come near."""
+        far_from_ms = (until_ms // _FAR_MS + 2) * _FAR_MS
+        if far_from_ms <= self._far_from_ms:
             return
-        entries = np.concatenate(parts)
+        self._far_from_ms = far_from_ms
+        if self._first_far * _FAR_MS < far_from_ms:
+            near = {slot for slot in self._far if slot * _FAR_MS < far_from_ms}
+            self._opening += sorted(near - {*self._opening})
+            self._first_far = min((slot for slot in self._far if slot not in near), default=_NEVER)
+
+    def _place(self, entries: U32) -> None:
+        """Sort near rows into a run, and later rows into their slots."""
         rows = distinct(entries)
         at_ms = self._current(rows.astype(np.intp))
         near = (at_ms > 0) & (at_ms < self._loaded_until_ms)
-        self._entries -= len(entries) - int(np.count_nonzero(near))
+        later = (at_ms >= self._loaded_until_ms) & (at_ms < self._far_from_ms)
+        kept = int(np.count_nonzero(near)) + int(np.count_nonzero(later))
+        self._entries -= len(entries) - kept
         self._add_run(at_ms[near], rows[near])
+        self._deal_near(at_ms[later], rows[later])
+
+
+def _distinct_of(parts: list[U32]) -> Rows:
+    return distinct(np.concatenate(parts)).astype(np.intp) if parts else np.zeros(0, np.intp)
+
+
+def _by_slot(slots: I64, rows: U32) -> Iterator[tuple[int, U32]]:
+    """Yield each slot with its rows."""
+    if not len(rows):
+        return
+    order = np.argsort(_short(slots), kind="stable")
+    slots, rows = slots[order], rows[order]
+    starts = np.flatnonzero(np.diff(slots, prepend=-1))
+    ends = np.append(starts[1:], len(rows))
+    for slot, start, end in zip(
+        slots[starts].tolist(), starts.tolist(), ends.tolist(), strict=True
+    ):
+        yield slot, rows[start:end]
 
 
 def _short(slots: I64) -> np.ndarray:

@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from dwell.message import State
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.disk import Disk
-from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.folder import LABEL, drawn_number, label_bytes
 from dwell.store.embedded.journal.segment import segment_number
 from dwell.store.embedded.snapshot import Snapshot, snapshot_path
@@ -132,12 +130,7 @@ def _let_go(
     checkpoint: Checkpoint, segments: list[Held], snapshot: Snapshot, segment_bytes: int
 ) -> None:
     """Close the segments without live messages, except the last."""
-    living: set[int] = set()
-    state, position = snapshot.column("state"), snapshot.column("position")
-    for start in range(0, len(state), _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
-        numbers = position[part][state[part] != State.GONE] // segment_bytes
-        living |= set(distinct(numbers).tolist())
+    living = snapshot.living_bytes(segment_bytes)
     for held in segments[:-1]:
         if segment_number(held.name) not in living:
             checkpoint.files.remove(held)
