@@ -12,6 +12,7 @@ from bench import (
     byid,
     celery,
     console,
+    far,
     http,
     idle,
     keys,
@@ -65,6 +66,11 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
         memory.run,
         {"store": "embedded", "ids": "queue", "pending": 5_000_000},
         {"pending": 100_000},
+    ),
+    "far": (
+        far.run,
+        {"pending": 10_000_000, "memory_mb": 128, "named": 200_000},
+        {"pending": 300_000, "memory_mb": 64, "named": 20_000},
     ),
     "restart": (restart.run, {"pending": 5_000_000, "rounds": 3}, {"pending": 50_000, "rounds": 1}),
     "stall": (

@@ -8,8 +8,17 @@ from pathlib import Path
 
 def own_memory(pid: int | str = "self") -> int:
     """Return how much memory a process has to itself (RssAnon), in bytes."""
+    return _status_bytes(pid, "RssAnon")
+
+
+def resident_memory(pid: int | str = "self") -> int:
+    """Return how much memory a process has resident (VmRSS), pages of files included, in bytes."""
+    return _status_bytes(pid, "VmRSS")
+
+
+def _status_bytes(pid: int | str, name: str) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    found = re.search(rf"{name}:\s+(\d+) kB", status)
     assert found is not None
     return int(found[1]) * 1024
 

@@ -147,7 +147,8 @@ class Server:
         settings = self._settings
         options: dict[str, Any] = {}
         if settings.is_folder:
-            options = {"sync": settings.sync, "events_bytes": settings.events_bytes}
+            names = ("sync", "events_bytes", "memory_bytes")
+            options = {name: getattr(settings, name) for name in names}
         async with Queue(sealed(store_at(settings.store, RealClock(), options))) as queue:
             yield queue
 

@@ -103,6 +103,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     events_bytes: Annotated[
         int, Meta(ge=_MIB, le=1 << 50, description="How much of the event log is kept.")
     ] = 1024 * _MIB
+    memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 50,
+            description="How much memory the state of a folder's messages may take, at least "
+            "16MiB; 0 for as much as they need.",
+        ),
+    ] = 0
     token_file: Annotated[
         str, Meta(title="FILE", description="Who may do what. Without it, everybody everything.")
     ] = ""

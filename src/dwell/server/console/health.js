@@ -6,6 +6,7 @@ import { count, size, span, time } from "./words.js";
 const NAMES = {
   segments: "Journal segments", journal_bytes: "Journal", snapshot_bytes: "Newest snapshot", since_snapshot_bytes: "Journal since the snapshot",
   events: "Events that are kept", disk_free_bytes: "Free on the disk", shards: "Shards", damaged_messages: "Damaged messages", answer_us: "The engine answers within",
+  memory_budget_bytes: "Budget of memory", memory_mapped_bytes: "Memory that counts against it", scratch_bytes: "Scratch file",
 };
 const shown = (name, value) =>
   name.endsWith("_bytes") ? size(value) : name.endsWith("_us") ? span(value / 1000) : typeof value === "number" ? count(value) : value;
