@@ -1,0 +1,376 @@
+"""A store whose state lies in scratch files, of which hardly anything stays in memory."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dwell
+from dwell.clock import SimulatedClock
+from dwell.errors import DiskFull, InvalidSettings, StoreDamaged, StoreError
+from dwell.store.base import Store
+from dwell.store.embedded import EmbeddedStore, snapshotreader
+from dwell.store.embedded.area import Area
+from dwell.store.embedded.chains import Chains
+from dwell.store.embedded.disk import Disk
+from dwell.store.embedded.limits import Limits
+from dwell.store.embedded.scratch import Scratch
+from dwell.store.embedded.stack import Stack
+from dwell.store.embedded.system import System
+from dwell.store.embedded.wheel import Wheel
+from dwell.testing.faults import FaultyDisk
+from dwell.testing.suite import StoreSuite
+from tests import RUNS
+from tests.store.test_faults import FOLDER, SEGMENT_BYTES, Script, check_kept, places, to_its_end
+from tests.store.test_limits import embedded
+from tools.parts import disagreements
+
+#: All large arrays lie in areas, which grow by a row, and leave the memory before each verb.
+ALL: dict[str, Any] = {"scratch_rows": 0, "scratch_step": 1, "memory_bytes": 1, "tended_s": 0}
+_HOUR_MS = 3_600_000
+
+
+class TestStoreInScratch(StoreSuite):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path / "store"
+
+    async def make_store(self, clock: SimulatedClock) -> Store:
+        return EmbeddedStore(
+            self.folder,
+            clock=clock,
+            segment_bytes=8 * 1024 * 1024,
+            memory_bytes=1,
+            limits=Limits(**ALL, index_slots=2),
+        )
+
+
+def store_on(disk: Disk, folder: Path = FOLDER, **limits: Any) -> EmbeddedStore:
+    return EmbeddedStore(
+        folder,
+        clock=SimulatedClock(),
+        disk=disk,
+        segment_bytes=SEGMENT_BYTES,
+        memory_bytes=1,
+        limits=Limits(**{**ALL, **limits}),
+    )
+
+
+async def fill(queue: dwell.Queue, start: int, count: int) -> None:
+    ids = [f"id-{number:06d}" for number in range(start, start + count)]
+    delays = [f"{1 + number % 400}h" for number in range(count)]
+    await queue.put_many("t", [b"x"] * count, ids=ids, delay=delays)
+
+
+async def fill_up(queue: dwell.Queue) -> None:
+    for start in range(0, 1_000_000, 1_000):
+        await fill(queue, start, 1_000)
+
+
+async def test_all_grows_in_scratch_files() -> None:
+    disk = FaultyDisk()
+    queue = dwell.Queue(store_on(disk, scratch_step=700))
+    async with queue:
+        for start in range(0, 9_000, 500):
+            await fill(queue, start, 500)
+            await queue.cancel("t", [f"id-{number:06d}" for number in range(start, start + 200)])
+            await queue.reschedule("t", [f"id-{start + 300:06d}"], delay="3000h")
+        core = embedded(queue).core
+        assert core.machine.table.is_in_area
+        assert core.machine.known.is_in_area
+        assert core.condition()["scratch_bytes"] > 9_000 * 50
+        assert not disagreements(embedded(queue))
+        found = await queue.get("t", [f"id-{number:06d}" for number in range(9_000)])
+        assert [message is None for message in found] == [n % 500 < 200 for n in range(9_000)]
+    await check_again(disk, 5_400)
+    disk.kill()
+
+
+async def check_again(disk: FaultyDisk, count: int) -> None:
+    queue = dwell.Queue(store_on(disk))
+    async with queue:
+        assert (await queue.stats()).topics["t"].delayed == count
+        assert not disagreements(embedded(queue))
+
+
+# --- the disk is full -------------------------------------------------------------------------
+
+
+async def test_where_the_scratch_file_has_no_room_a_put_is_refused_as_a_whole() -> None:
+    disk = FaultyDisk(size_bytes=8 * 1024 * 1024)
+    queue = dwell.Queue(store_on(disk, scratch_step=10_000))
+    async with queue:
+        with pytest.raises(DiskFull, match="scratch file of more messages"):
+            await fill_up(queue)
+        accepted = (await queue.stats()).topics["t"].delayed
+        assert accepted % 1_000 == 0
+        assert not disagreements(embedded(queue))
+        ids = [f"id-{number:06d}" for number in range(accepted)]
+        results = await queue.cancel("t", ids[:1_000])
+        assert results.count(dwell.Result.CANCELLED) == 1_000
+        disk.free()
+        await fill(queue, accepted, 1_000)
+        assert not disagreements(embedded(queue))
+    await check_again(disk, accepted)
+
+
+async def test_a_start_on_a_full_disk_uses_ordinary_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FaultyDisk()
+    async with dwell.Queue(store_on(disk)) as queue:
+        for start in range(0, 6_000, 1_000):
+            await fill(queue, start, 1_000)
+    disk.system.size_bytes = disk.system.used_bytes + 64 * 1024
+    async with dwell.Queue(store_on(disk)) as queue:
+        assert "no room for the scratch file" in caplog.text
+        assert not embedded(queue).core.machine.table.is_in_area
+        assert (await queue.cancel("t", ["id-000001"])) == [dwell.Result.CANCELLED]
+        assert not disagreements(embedded(queue))
+
+
+class ScratchScript(Script):
+    def __init__(self, disk: FaultyDisk, step: int) -> None:
+        super().__init__(disk)
+        self.store = store_on(disk, scratch_step=step, index_slots=2, few_ids=1)
+        self.store.clock = self.clock
+        self.store._time._clock = self.clock
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("fault", ["full", "open", "create", "kill", "power"])
+def test_each_fault_at_each_call_of_a_store_in_scratch(fault: str) -> None:
+    counting = FaultyDisk(fault, 1_000_000)
+    asyncio.run(ScratchScript(counting, 64).run(12))
+    for at in places(1_000_000 - counting.left):
+        disk = FaultyDisk(fault, at, seed=at)
+        script = ScratchScript(disk, 64)
+        asyncio.run(to_its_end(script, 12))
+        disk.kill()
+        check_kept(disk.restarted(), script, f"{fault} at call {at}")
+
+
+# --- without scratch files --------------------------------------------------------------------
+
+
+class WithoutScratch(System):
+    def open_nameless(self, folder: Path, size_bytes: int) -> int:
+        raise OSError(errno.EINVAL, "too large for this file system")
+
+
+async def test_without_scratch_files_ordinary_memory_has_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = store_on(Disk(WithoutScratch()), tmp_path / "store")
+    async with dwell.Queue(store) as queue:
+        await fill(queue, 0, 500)
+        assert "no scratch file ([Errno 22] too large for this file system)" in caplog.text
+        assert not store.core.machine.table.is_in_area
+        assert "memory_budget_bytes" not in store.core.condition()
+        assert not disagreements(store)
+
+
+async def test_on_a_file_system_without_nameless_files_the_name_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refused(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return real(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refused)
+    store = store_on(Disk(), tmp_path / "store")
+    async with dwell.Queue(store) as queue:
+        await fill(queue, 0, 500)
+        assert store.core.machine.table.is_in_area
+        assert not [name for name in os.listdir(tmp_path / "store") if "scratch" in name]
+
+
+@pytest.mark.parametrize("given", [-1, 1, 16 * 1024 * 1024 - 1, True, "1GiB", 2.5])
+def test_a_budget_that_cannot_be_is_refused(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(InvalidSettings, match=r"memory_bytes: got .*, expected"):
+        dwell.open(tmp_path / "store", memory_bytes=given)
+
+
+# --- in a process -----------------------------------------------------------------------------
+
+_PROGRAM = """
+import asyncio, os, sys
+import dwell
+
+async def main():
+    handle = dwell.open(sys.argv[1], memory_bytes=16 << 20)
+    async with handle as queue:
+        for start in range(0, 400_000, 2_000):
+            ids = [f"id-{number:06d}" for number in range(start, start + 2_000)]
+            await queue.put_many("t", [b"x"] * 2_000, ids=ids, delay="30d")
+        await queue.reschedule("t", ["id-000007"], delay="2d")
+        told = await handle.store.condition()
+        print(told["memory_mapped_bytes"], told["scratch_bytes"], flush=True)
+        await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_keeps_to_its_budget_and_its_end_frees_the_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    command = [sys.executable, "-c", _PROGRAM, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        mapped, scratch = map(int, process.stdout.readline().split())
+        # A verb may touch more before the next look.
+        assert mapped < 32 << 20
+        assert scratch > 32 << 20
+        names = os.listdir(folder)
+        process.send_signal(signal.SIGKILL)
+    assert {*os.listdir(folder)} == {*names}
+    assert not [name for name in names if name.endswith(".new") or "scratch" in name]
+    async with dwell.open(folder, memory_bytes=16 << 20) as queue:
+        assert (await queue.stats()).topics["t"].delayed == 400_000
+        found = await queue.get("t", ["id-000000", "id-399999", "id-400000"])
+        assert [message is not None for message in found] == [True, True, False]
+
+
+# --- the parts --------------------------------------------------------------------------------
+
+
+def scratch_on(disk: Disk, folder: Path, **limits: Any) -> Scratch:
+    return Scratch(disk, folder, 1, Limits(**{**ALL, **limits}))
+
+
+def test_what_lies_in_an_area_stays_when_its_pages_go(tmp_path: Path) -> None:
+    area = Area(Disk(), tmp_path, 1 << 30)
+    area.extend(4096, 4096 + 8_000_000)
+    values = area.array(np.int64, 4096, 1_000_000)
+    values[:] = np.arange(1_000_000)
+    for piece in area.pieces(1 << 20):
+        area.release(*piece)
+    assert (values == np.arange(1_000_000)).all()
+    for piece in area.pieces(1 << 20):
+        area.discard(*piece)
+    assert not values.any()
+    assert area.size_bytes == 8_000_000
+
+
+@settings(max_examples=40 * RUNS, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(1, 3_000)), max_size=30),
+    room=st.sampled_from((1 << 40, 40_000, 0)),
+)
+def test_chains_and_a_stack_keep_all_that_is_pushed(
+    steps: list[tuple[bool, int, int]], room: int
+) -> None:
+    disk = FaultyDisk(size_bytes=room)
+    scratch = scratch_on(disk, Path("/"), scratch_step=1_024)
+    chains, stack = Chains(scratch, 1 << 20), Stack(scratch, 1 << 20)
+    groups: dict[int, list[int]] = {}
+    stacked = list[int]()
+    for is_push, group, count in steps:
+        rows = np.arange(count, dtype=np.uint32) + np.uint32(7 * count)
+        if is_push:
+            chains.push(group, rows)
+            groups.setdefault(group, []).extend(rows.tolist())
+            stack.push(rows)
+            stacked += rows.tolist()
+        elif group in groups:
+            found = chains.pop(group, count)
+            assert len(found) >= min(count, len(groups[group]))
+            assert groups[group][: len(found)] == found.tolist()
+            del groups[group][: len(found)]
+            if not groups[group]:
+                del groups[group]
+            few = min(count, len(stacked))
+            assert stack.last(few).tolist() == stacked[len(stacked) - few :]
+            stack.drop(few)
+            del stacked[len(stacked) - few :]
+        scratch.tend()
+        assert chains.count == sum(map(len, groups.values()))
+        assert {group: chains.size_of(group) for group in chains} == {
+            group: len(rows) for group, rows in groups.items()
+        }
+        assert stack.numbers().tolist() == stacked
+    scratch.close()
+    assert disk.system.used_bytes == 0
+
+
+@settings(max_examples=40 * RUNS, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(("move", "move", "pass", "sweep")),
+            st.lists(st.integers(0, 40), min_size=1, max_size=20, unique=True),
+            st.one_of(st.integers(1, 200_000), st.integers(1, 10 * _HOUR_MS)),
+        ),
+        max_size=40,
+    ),
+    loaded=st.integers(1, 9),
+)
+def test_a_wheel_loses_no_row_however_far_it_is_moved(
+    steps: list[tuple[str, list[int], int]], loaded: int
+) -> None:
+    times = np.zeros(64, np.int64)
+    limits = Limits(loaded_rows=loaded, deal_at=5, wheel_runs=4, spare_entries=0)
+    wheel, now_ms = Wheel(lambda rows: times[rows], limits), 0
+    for step, rows, span_ms in [*steps, ("pass", [], 400 * _HOUR_MS)]:
+        if step == "move":
+            some = np.array(rows)
+            times[some] = now_ms + 1 + (some * 7_919 + span_ms) % (span_ms + 1)
+            wheel.add(some, times[some])
+        elif step == "sweep":
+            for _ in range(50):
+                wheel.sweep(int(np.count_nonzero(times)))
+        else:
+            now_ms += span_ms
+            while (next_ms := wheel.next_ms()) is not None and next_ms <= now_ms:
+                due = wheel.pop(now_ms, 3)
+                if due is not None:
+                    times[due] = 0
+            assert not ((times > 0) & (times <= now_ms)).any()
+        assert set(np.flatnonzero(times).tolist()) <= set(wheel.rows().tolist())
+
+
+# --- snapshots --------------------------------------------------------------------------------
+
+
+async def test_a_flipped_bit_in_a_large_snapshot_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checksums of a large one are computed beside the reading."""
+    monkeypatch.setattr(snapshotreader, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(snapshotreader, "_ROWS", 100)
+    store = store_on(Disk(), tmp_path / "store")
+    async with dwell.Queue(store) as queue:
+        await fill(queue, 0, 1_000)
+        await queue.cancel("t", ["id-000001"])
+    (path,) = (tmp_path / "store").glob("snapshot-*.dws")
+    whole = path.read_bytes()
+    logging.getLogger("dwell").setLevel(logging.CRITICAL)
+    for offset in range(2_000, len(whole), len(whole) // 40):
+        if not any(whole[offset : offset + 1]):
+            continue
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 4]) + whole[offset + 1 :])
+        with contextlib.suppress(StoreError):
+            reader = snapshotreader.SnapshotReader(Disk(), tmp_path / "store", position_of(path))
+            with pytest.raises(StoreDamaged, match="is damaged at offset"):
+                reader.load(store.core._new_machine(lambda *_: None))
+    path.write_bytes(whole)
+    async with dwell.Queue(store_on(Disk(), tmp_path / "store")) as queue:
+        assert (await queue.stats()).topics["t"].delayed == 999
+
+
+def position_of(path: Path) -> int:
+    return int(path.stem.removeprefix("snapshot-"))
