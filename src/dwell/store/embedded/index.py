@@ -1,17 +1,17 @@
 """The index: open addressing with linear probing, a batch at a time, in NumPy.
 
 Each loop handles the whole batch: most keys are done after the first probe, and the rest, ever
-fewer, move one slot on. A deleted slot keeps a mark, so that probing continues past it, but only
-while a key stands behind it: a mark before an empty slot becomes empty too. So marks do not
-accumulate, and a table is rebuilt only when it grows. It grows while in use: every added batch
-moves some of the old table, and until all is moved a key missing from the new table is looked up in
-the old one.
+fewer, move one slot on, and later sixteen. A deleted slot keeps a mark, so that probing continues
+past it, but only while a key stands behind it: a mark before an empty slot becomes empty too. So
+marks do not accumulate, and a table is rebuilt only when it grows. It grows while in use: every
+added batch moves some of the old table, and until all is moved a key missing from the new table is
+looked up in the old one.
 
 A small table is at most a quarter full and a large one half: the cost of a probe depends more on
 the load than on the size. One in an area is at most three quarters full.
 """
 
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,9 @@ _SLOT_BYTES = 4
 #: other keys on a probe path are passed without a look at where the keys are stored.
 _NUMBER_BITS, _TAG_SHIFT = np.uint32(28), np.uint64(60)
 _NUMBER = np.uint32((1 << 28) - 1)
+_NARROW_ROUNDS, _WIDTH = 4, 16
+#: For each key its tag, hash and check.
+_Wanted: TypeAlias = tuple[U32, U64, U32]
 #: How many keys there can be.
 MOST_KEYS = 1 << 28
 #: Slots that are moved for each added key, so that the move ends before the next growth.
@@ -78,17 +81,13 @@ class Index:
     def _find_in(self, table: U32, hashes: U64, checks: U32) -> Rows:
         place, mask = _first_places(table, hashes)
         answer, asking = np.zeros(len(hashes), dtype=np.intp), np.arange(len(hashes))
-        tags = _tags_of(hashes)
+        tags, rounds = _tags_of(hashes), 0
         while len(asking):
-            slots = table[place]
-            going = slots != _EMPTY
-            if not going.any():
-                break
-            asking, place, slots = asking[going], place[going], slots[going]
-            hit, numbers = self._holding(slots, tags, hashes, checks, asking)
-            answer[asking[hit]] = numbers[hit]
-            asking = asking[~hit]
-            place = (place[~hit] + 1) & mask
+            width = _width_of(rounds)
+            found, free = self._look(table, place, width, (tags, hashes, checks), asking)
+            answer[asking] = found
+            going = np.flatnonzero((found == 0) & (free == width))
+            asking, place, rounds = asking[going], (place[going] + width) & mask, rounds + 1
         return answer
 
     def add(self, numbers: Rows) -> Rows:
@@ -108,24 +107,51 @@ class Index:
         hashes, checks = self._keys.hash[numbers], self._keys.check[numbers]
         place, mask = _first_places(self._slots, hashes)
         answer, asking, tags = numbers.copy(), np.arange(len(numbers)), _tags_of(hashes)
-        marked = numbers.astype(np.uint32) | tags
-        wanted = marked
+        marked, rounds = numbers.astype(np.uint32) | tags, 0
         while len(asking):
-            free = self._slots[place] == _EMPTY
-            self._slots[place[free]] = wanted[free]
-            # Where several keys chose one free slot, the last one has it.
-            slots = self._slots[place]
-            waiting = slots != wanted
-            if not waiting.any():
-                break
-            asking, place, slots = asking[waiting], place[waiting], slots[waiting]
-            hit, found = self._holding(slots, tags, hashes, checks, asking)
+            width = _width_of(rounds)
+            found, free = self._look(self._slots, place, width, (tags, hashes, checks), asking)
+            hit = found > 0
             answer[asking[hit]] = found[hit]
-            asking = asking[~hit]
-            wanted = marked[asking]
-            place = (place[~hit] + 1) & mask
+            place = (place + free) & mask
+            fits = np.flatnonzero(~hit & (free < width))
+            self._slots[place[fits]] = marked[asking[fits]]
+            # Where several keys chose one free slot, the last one has it.
+            hit[fits] = self._slots[place[fits]] == marked[asking[fits]]
+            asking, place, rounds = asking[~hit], place[~hit], rounds + 1
         self._used += int(np.count_nonzero(answer == numbers))
         return answer
+
+    def _look(
+        self, table: U32, place: I64, width: int, keys: _Wanted, asking: I64
+    ) -> tuple[Rows, I64]:
+        """Look for keys in so many slots from a place on.
+
+        Returns the number of each, 0 where it is not found, and how many slots come before the
+        first free one, ``width`` without any.
+        """
+        tags, hashes, checks = keys
+        if width == 1:
+            slots = table[place]
+            free = (slots != _EMPTY).astype(np.int64)
+            may_be = ((slots ^ tags[asking]) <= _NUMBER) & (slots > _DELETED)
+            which = np.flatnonzero(may_be)
+            numbers = (slots[which] & _NUMBER).astype(np.intp)
+        else:
+            span = np.arange(width)
+            slots = table[(place[:, None] + span) & (len(table) - 1)]
+            is_free = slots == _EMPTY
+            free = np.where(is_free.any(axis=1), is_free.argmax(axis=1), width)
+            may_be = ((slots ^ tags[asking][:, None]) <= _NUMBER) & (slots > _DELETED)
+            which, at = np.nonzero(may_be & (span < free[:, None]))
+            numbers = (slots[which, at] & _NUMBER).astype(np.intp)
+        found = np.zeros(len(asking), dtype=np.intp)
+        if len(which):
+            wanted = asking[which]
+            same = self._keys.hash[numbers] == hashes[wanted]
+            same &= self._keys.check[numbers] == checks[wanted]
+            found[which[same]] = numbers[same]
+        return found, free
 
     def remove(self, numbers: Rows) -> None:
         """Remove the keys that are present; skip the others."""
@@ -151,20 +177,6 @@ class Index:
         step = 1 << 16
         for start in range(0, len(numbers), step):
             self._add_new(numbers[start : start + step])
-
-    def _holding(
-        self, slots: U32, tags: U32, hashes: U64, checks: U32, asking: I64
-    ) -> tuple[np.ndarray, Rows]:
-        """Tell which slots, none of them empty, hold the requested keys, and return the numbers."""
-        numbers = (slots & _NUMBER).astype(np.intp)
-        hit: np.ndarray = ((slots ^ tags[asking]) <= _NUMBER) & (slots != _DELETED)
-        at = np.flatnonzero(hit)
-        if len(at):
-            found, wanted = numbers[at], asking[at]
-            hit[at] = (self._keys.hash[found] == hashes[wanted]) & (
-                self._keys.check[found] == checks[wanted]
-            )
-        return hit, numbers
 
     def _places_of(self, table: U32, numbers: Rows) -> I64:
         """Return the slots of keys that are present; each is on the probe path of its hash."""
@@ -246,6 +258,14 @@ def _keys_in(table: U32) -> Rows:
 def _tags_of(hashes: U64) -> U32:
     """Return the bits of some keys that stand in their slots beside the number."""
     return (hashes >> _TAG_SHIFT).astype(np.uint32) << _NUMBER_BITS
+
+
+def _width_of(rounds: int) -> int:
+    """Return how many slots are looked at together, after some rounds.
+
+    Most keys are done after few slots; the others take long, and are few.
+    """
+    return 1 if rounds < _NARROW_ROUNDS else _WIDTH
 
 
 def _first_places(table: U32, hashes: U64) -> tuple[I64, int]:

@@ -55,7 +55,7 @@ class Limits:
     ``recent_bytes``: bodies that are cached.
     ``answer_bytes``: bodies in an answer, unless it is a single message.
     ``scratch_rows``: rows from which on an array lies in a scratch file, if there is a budget of
-    memory; ``scratch_step``: rows by which it grows there, a multiple of the rows of a page.
+    memory; ``scratch_step``: rows by which it grows there.
     ``memory_bytes``: the smallest budget of memory.
     ``tended_s``: seconds between two looks at the memory that the scratch files take.
     ``most_rows``: messages that a store can hold, because a number has 28 bits for its row.
@@ -101,7 +101,7 @@ class Limits:
     recent_bytes: int = 32 * 1024 * 1024
     answer_bytes: int = MAX_BATCH_BYTES
     scratch_rows: int = 1 << 17
-    scratch_step: int = 1 << 18
+    scratch_step: int = 1 << 15
     memory_bytes: int = 16 * 1024 * 1024
     tended_s: float = 0.002
     most_rows: int = 1 << 28

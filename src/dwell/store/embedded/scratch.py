@@ -59,6 +59,8 @@ class Scratch:
         #: What is released next, of the areas that are not hot and of those that are.
         self._circles: list[Iterator[Release]] = [iter(()), iter(())]
         self._next_s = 0.0
+        # The program itself and its libraries do not count.
+        self._program_bytes = 0 if budget_bytes is None else disk.mapped_bytes()
 
     @property
     def is_used(self) -> bool:
@@ -137,8 +139,8 @@ class Scratch:
 
     @property
     def resident_bytes(self) -> int:
-        """How much memory the pages of files take, those of the areas among them."""
-        return self._disk.mapped_bytes()
+        """How much memory the pages of the areas take, and of other files mapped since."""
+        return max(self._disk.mapped_bytes() - self._program_bytes, 0)
 
     def condition(self) -> dict[str, int | str]:
         """Return the budget, the memory that counts against it, and the space on the disk."""
