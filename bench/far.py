@@ -22,6 +22,7 @@ import dwell
 from bench.lifecycle import own_ids
 from bench.process import own_memory, resident_memory
 from bench.result import Result
+from bench.watch import Watch
 
 BODY = b"x" * 100
 _BATCH = 1000
@@ -63,6 +64,7 @@ async def _open(folder: str, memory_mb: int, left: int) -> dict[str, Any]:
 async def _fill(folder: str, pending: int, memory_mb: int, named: int) -> None:
     handle = _opened(folder, memory_mb)
     async with handle as queue:
+        watch = Watch()
         told = await _put(queue, pending)
         chosen = np.random.default_rng(1).choice(pending, 2 * named, replace=False).tolist()
         ids = [f"order-{number:010d}" for number in chosen]
@@ -72,6 +74,7 @@ async def _fill(folder: str, pending: int, memory_mb: int, named: int) -> None:
         page = await queue.scan("bench", "delayed", limit=_BATCH)
         told["list_s"] = round(time.perf_counter() - start, 3)
         assert len(page.messages) == min(_BATCH, pending - named)
+        told["longest_stop_ms"] = round((await watch.stop())[-1], 1)
         await queue.peek("bench", 1)
         told["rss_mb"] = resident_memory() // _MB
         told["own_mb"] = own_memory() // _MB

@@ -58,6 +58,7 @@ SMALL = st.fixed_dictionaries(
         "snapshot_records": st.sampled_from((1, 10)),
         "snapshot_every_ms": st.sampled_from((0, 20)),
         "scanned_rows": st.sampled_from((1, 3)),
+        "paused_rows": st.just(1),
         "swept_rows": st.sampled_from((1, 3)),
         "cleared_rows": st.sampled_from((1, 3)),
         "keyed_rows": st.sampled_from((1, 3)),

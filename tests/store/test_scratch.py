@@ -343,6 +343,50 @@ def test_a_wheel_loses_no_row_however_far_it_is_moved(
         assert set(np.flatnonzero(times).tolist()) <= set(wheel.rows().tolist())
 
 
+# --- listing ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=30 * RUNS, deadline=None)
+@given(
+    dues=st.lists(st.integers(1, 30), min_size=1, max_size=40),
+    moves=st.lists(st.tuples(st.integers(0, 39), st.integers(1, 30)), max_size=12),
+    limit=st.integers(1, 9),
+)
+def test_a_list_during_changes_has_all_that_stay(
+    dues: list[int], moves: list[tuple[int, int]], limit: int
+) -> None:
+    asyncio.run(list_during_changes(dues, moves, limit))
+
+
+async def list_during_changes(dues: list[int], moves: list[tuple[int, int]], limit: int) -> None:
+    queue = dwell.Queue(store_on(FaultyDisk(), scanned_rows=2, paused_rows=1))
+    async with queue:
+        ids = [f"id-{number}" for number in range(len(dues))]
+        await queue.put_many("t", [b"x"] * len(dues), ids=ids, delay=[f"{due}h" for due in dues])
+        left = [(ids[number % len(ids)], f"{hours}h") for number, hours in moves]
+
+        async def change() -> None:
+            for name, delay in left:
+                await queue.reschedule("t", [name], delay=delay)
+                await asyncio.sleep(0)
+
+        changing, found, cursor = asyncio.create_task(change()), list[str](), None
+        while True:
+            page = await queue.scan("t", "delayed", cursor=cursor, limit=limit)
+            due_ms = page.messages.due_ms.tolist()
+            assert due_ms == sorted(due_ms)
+            assert len(due_ms) <= limit
+            found += page.messages.ids
+            cursor = page.cursor
+            if cursor is None:
+                break
+        await changing
+        stayed = [name for name in ids if name not in {name for name, _ in left}]
+        assert [name for name in found if name in {*stayed}] == sorted(
+            stayed, key=lambda name: (dues[ids.index(name)], ids.index(name))
+        )
+
+
 # --- snapshots --------------------------------------------------------------------------------
 
 

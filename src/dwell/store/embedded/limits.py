@@ -38,6 +38,8 @@ class Limits:
     ``loaded_rows``: rows of a near minute that are sorted before other tasks run.
     ``merged_rows``: rows in a run of ready messages that no longer grows by merging.
     ``scanned_rows``: rows that a scan looks at together.
+    ``paused_rows``: rows that a scan looks at before other tasks run, a multiple of
+    ``scanned_rows``.
     ``swept_rows``: rows that a sweep looks at in one call, or a count before other tasks run.
     ``few_ready``: ready messages of a topic up to which they are counted without a pass over all
     rows.
@@ -83,6 +85,7 @@ class Limits:
     snapshot_every_ms: int = 5_000
     room_rows: int = 1_024
     scanned_rows: int = 1 << 16
+    paused_rows: int = 1 << 20
     swept_rows: int = 1 << 18
     few_ready: int = 1 << 14
     timed_rows: int = 1 << 14

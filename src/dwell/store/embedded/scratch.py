@@ -60,7 +60,12 @@ class Scratch:
         self._circles: list[Iterator[Release]] = [iter(()), iter(())]
         self._next_s = 0.0
         # The program itself and its libraries do not count.
-        self._program_bytes = 0 if budget_bytes is None else disk.mapped_bytes()
+        self._program_bytes = 0
+        if budget_bytes is not None:
+            try:
+                self._program_bytes = disk.mapped_bytes()
+            except OSError as error:
+                self._give_up(error)
 
     @property
     def is_used(self) -> bool:
@@ -90,17 +95,17 @@ class Scratch:
         except (OSError, ValueError, OverflowError) as error:
             if isinstance(error, OSError) and is_no_room(error):
                 raise self._full() from error
-            _log.warning(
-                "%s: no scratch file (%s), so memory grows with the number of messages",
-                self._folder,
-                error,
-            )
-            self.budget_bytes = None
+            self._give_up(error)
             return None
         self._areas.append(area)
         if is_hot:
             self._hot.append(area)
         return area
+
+    def _give_up(self, error: Exception) -> None:
+        words = "%s: no scratch file (%s), so memory grows with the number of messages"
+        _log.warning(words, self._folder, error)
+        self.budget_bytes = None
 
     def extend(self, area: Area, start: int, end: int) -> None:
         """Give a part of an area space up to a byte; raises DiskFull before it changes anything."""

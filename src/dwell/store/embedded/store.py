@@ -332,7 +332,7 @@ class EmbeddedStore(Counting):
         number, rows, last = self._machine.owners.get(owner), _NO_ROWS, None
         if number is not None:
             fit = held_by(self._table, number)
-            rows, last = paged(self._table, fit, cursor, limit, self.core.limits)
+            rows, last = await paged(self._table, fit, cursor, limit, self.core.limits)
         return Page((await read(self.core, rows, receipts=True)).batch, last)
 
     # --- by receipt -----------------------------------------------------------------------------
@@ -598,7 +598,7 @@ class EmbeddedStore(Counting):
         if number is None:
             return Page(Batch.empty(receipts=False), None)
         fit = of_state(self._table, number, state)
-        rows, last = paged(self._table, fit, cursor, limit, self.core.limits)
+        rows, last = await paged(self._table, fit, cursor, limit, self.core.limits)
         versions = versions_of(self._table, rows)
         batch, are_whole, _ = await read(self.core, rows, receipts=False)
         return Page(batch, last, versions[are_whole])

@@ -1,5 +1,6 @@
 """Reading through the rows of the table: by row, or in order of due."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -14,8 +15,8 @@ from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.table import DONE, Table
 
-#: Tells which rows of a part of the table are looked for.
-Fit: TypeAlias = Callable[[slice], np.ndarray]
+#: Tells which rows of a part of the table, or of some rows, are looked for.
+Fit: TypeAlias = Callable[[slice | Rows], np.ndarray]
 
 
 def swept(
@@ -34,15 +35,18 @@ def swept(
     return rows, end if end < stop else None
 
 
-def _ordered(table: Table, fit: Fit, cursor: Cursor | None, limit: int, step: int) -> Rows:
+async def _ordered(
+    table: Table, fit: Fit, cursor: Cursor | None, limit: int, limits: Limits
+) -> tuple[Rows, Cursor | None]:
     """Return the first rows that fit behind a cursor, by due and arrival.
 
-    It reads ``step`` rows at a time; once it has ``limit`` rows, it skips rows behind the last of
-    them.
+    It reads ``scanned_rows`` rows at a time; once it has ``limit`` rows, it skips rows behind the
+    last of them, whose place it returns as well. In a long table other tasks run in between, so a
+    row may have changed by the end: what is returned fits, and lies before the skipped rows.
     """
     found: Rows = np.zeros(0, np.intp)
     last: Cursor | None = None
-    for part in table.parts(step):
+    for part in table.parts(limits.scanned_rows):
         fits = fit(part)
         if cursor is not None:
             fits &= _is_behind(table, part, cursor)
@@ -51,9 +55,25 @@ def _ordered(table: Table, fit: Fit, cursor: Cursor | None, limit: int, step: in
         rows = np.flatnonzero(fits) + part.start
         if len(rows):
             found = _first(table, np.concatenate([found, rows]), limit)
-        if len(found) == limit > 0:
-            last = Cursor(int(table.due_ms[found[-1]]), int(table.seq[found[-1]]))
-    return found
+        if len(found) == limit > 0 and len(rows):
+            place = _place_of(table, int(found[-1]))
+            # A row that was found before may have moved back since.
+            last = place if last is None else min(last, place, key=_order)
+        if part.stop % limits.paused_rows == 0:
+            await asyncio.sleep(0)
+    fits = fit(found)
+    for end, is_wanted in ((cursor, True), (last, False)):
+        if end is not None:
+            fits &= _is_behind(table, found, end) == is_wanted
+    return _first(table, found[fits], limit), last
+
+
+def _order(cursor: Cursor) -> tuple[int, int]:
+    return cursor.due_ms, cursor.arrival
+
+
+def _place_of(table: Table, row: int) -> Cursor:
+    return Cursor(int(table.due_ms[row]), int(table.seq[row]))
 
 
 def _is_behind(table: Table, part: slice | Rows, cursor: Cursor) -> np.ndarray:
@@ -111,13 +131,13 @@ def held_by(table: Table, owner: int) -> Fit:
     return lambda part: (table.state[part] == State.LEASED) & (table.owner[part] == owner)
 
 
-def paged(
+async def paged(
     table: Table, fit: Fit, cursor: Cursor | None, limit: int, limits: Limits
 ) -> tuple[Rows, Cursor | None]:
     """Return the rows of a page in order of due, and the start of the next page, if any."""
-    rows = _ordered(table, fit, cursor, limit + 1, limits.scanned_rows)
+    rows, last = await _ordered(table, fit, cursor, limit + 1, limits)
     count = min(limit, within(table.size_bytes[rows], limits.answer_bytes))
     if len(rows) <= count:
-        return rows, None
+        return rows, last
     rows = rows[:count]
-    return rows, Cursor(int(table.due_ms[rows[-1]]), int(table.seq[rows[-1]]))
+    return rows, _place_of(table, int(rows[-1]))
