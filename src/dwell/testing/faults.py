@@ -255,10 +255,15 @@ class FaultySystem(System):
             file.taken_bytes += room_of(size_bytes)
             self.used_bytes += room_of(size_bytes)
 
-    def map_shared(self, fd: int, size_bytes: int) -> mmap.mmap:
+    def write_zeros(self, fd: int, start: int, size_bytes: int) -> None:
+        """Do nothing: a nameless file is all in memory."""
+        with self._call("write_zeros"):
+            self._file(fd)
+
+    def map_shared(self, fd: int, size_bytes: int, *, by_page: bool) -> mmap.mmap:
         """Map a nameless file."""
         with self._call("map"):
-            return super().map_shared(fd, size_bytes)
+            return super().map_shared(fd, size_bytes, by_page=by_page)
 
     def discard(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
         """Free a part of a nameless file; its space counts until the file is closed."""

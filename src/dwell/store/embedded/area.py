@@ -15,16 +15,19 @@ import numpy as np
 
 from dwell.store.embedded.disk import Disk
 
+#: Up to this many bytes a new part is brought into the cache at once.
+_WRITTEN_BYTES = 4 << 20
+
 
 class Area:
     """The mapped file; ``map`` is the memory. Raises OSError when there is no such file."""
 
-    def __init__(self, disk: Disk, folder: Path, size_bytes: int) -> None:
+    def __init__(self, disk: Disk, folder: Path, size_bytes: int, *, by_page: bool = True) -> None:
         self._disk = disk
         self._fd = disk.open_nameless(folder, size_bytes)
         self.close = weakref.finalize(self, disk.close, self._fd)
         try:
-            self.map = disk.map_shared(self._fd, size_bytes)
+            self.map = disk.map_shared(self._fd, size_bytes, by_page=by_page)
         except BaseException:
             self.close()
             raise
@@ -48,7 +51,16 @@ class Area:
         """
         if more := self.missing_bytes(start, end):
             self._disk.allocate_part(self._fd, end - more, more)
+            if more <= _WRITTEN_BYTES:
+                self.write_zeros(end - more, more)
             self._used[start] = end
+
+    def write_zeros(self, start: int, size_bytes: int) -> None:
+        """Bring a part that was never written into the cache of the system.
+
+        A page fault takes half the time for a page that is there.
+        """
+        self._disk.write_zeros(self._fd, start, size_bytes)
 
     @property
     def size_bytes(self) -> int:

@@ -199,9 +199,13 @@ class Disk:
         """Allocate the space of a part of an open file."""
         self.system.allocate_part(fd, start, size_bytes)
 
-    def map_shared(self, fd: int, size_bytes: int) -> mmap.mmap:
-        """Map a nameless file for reading and writing."""
-        return self.system.map_shared(fd, size_bytes)
+    def write_zeros(self, fd: int, start: int, size_bytes: int) -> None:
+        """Bring a part of a nameless file into the cache, as zeros."""
+        self.system.write_zeros(fd, start, size_bytes)
+
+    def map_shared(self, fd: int, size_bytes: int, *, by_page: bool) -> mmap.mmap:
+        """Map a nameless file for reading and writing, a page at a time or many."""
+        return self.system.map_shared(fd, size_bytes, by_page=by_page)
 
     def release(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
         """Take pages of a map out of memory; the file keeps what they hold."""

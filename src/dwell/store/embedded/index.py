@@ -4,20 +4,23 @@ Each loop handles the whole batch: most keys are done after the first probe, and
 fewer, move one slot on, and later sixteen. A deleted slot keeps a mark, so that probing continues
 past it, but only while a key stands behind it: a mark before an empty slot becomes empty too. So
 marks do not accumulate, and a table is rebuilt only when it grows. It grows while in use: every
-added batch moves some of the old table, and until all is moved a key missing from the new table is
-looked up in the old one.
+added batch moves some keys of the old table, and until all is moved a key missing from the new
+table is looked up in the old one.
 
 A small table is at most a quarter full and a large one half: the cost of a probe depends more on
 the load than on the size. One in an area is at most three quarters full.
 """
 
+import mmap
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from dwell.errors import DiskFull
-from dwell.message import I64, U32, U64, Rows
+from dwell.message import I64, U8, U32, U64, Rows
 from dwell.store.embedded.area import Area
+from dwell.store.embedded.distinct import distinct
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.scratch import Scratch
 
@@ -26,17 +29,17 @@ FIRST_KEY = 2
 _EMPTY = 0
 _DELETED = 1
 _SLOT_BYTES = 4
+#: How full a table is when the next is made; and how many bytes of that are written for each key.
+_NEARLY, _WRITTEN_A_KEY = 0.65, 256
 #: A slot holds a number, and above it bits of the hash that the place does not depend on: most
 #: other keys on a probe path are passed without a look at where the keys are stored.
-_NUMBER_BITS, _TAG_SHIFT = np.uint32(28), np.uint64(60)
+_NUMBER_BITS, _TAG_SHIFT, _MARK_SHIFT = np.uint32(28), np.uint64(60), np.uint64(52)
 _NUMBER = np.uint32((1 << 28) - 1)
 _NARROW_ROUNDS, _WIDTH = 4, 16
 #: For each key its tag, hash and check.
 _Wanted: TypeAlias = tuple[U32, U64, U32]
 #: How many keys there can be.
 MOST_KEYS = 1 << 28
-#: Slots that are moved for each added key, so that the move ends before the next growth.
-_MOVED_A_KEY = 8
 _NO_SLOTS: U32 = np.zeros(0, dtype=np.uint32)
 
 
@@ -47,8 +50,30 @@ class Keys(Protocol):
     check: U32
 
     @property
+    def top(self) -> int:
+        """A number above those of all keys."""
+
+    @property
     def used(self) -> int:
         """At least how many keys there are."""
+
+    def in_use(self, part: slice) -> np.ndarray:
+        """Tell which numbers are those of keys that were added and not removed."""
+
+
+@dataclass(slots=True)
+class _Slots:
+    """A table: the numbers and tags, and in an area for each slot eight bits more of the hash.
+
+    There a look at a key that is not the wanted one is likely to cost a page fault.
+    """
+
+    table: U32
+    marks: U8 | None = None
+    area: Area | None = None
+
+    def __len__(self) -> int:
+        return len(self.table)
 
 
 class Index:
@@ -60,15 +85,17 @@ class Index:
     def __init__(self, keys: Keys, limits: Limits = LIMITS, scratch: Scratch | None = None) -> None:
         self._keys = keys
         self._scratch = scratch
-        self._area: Area | None = None
-        self._old_area: Area | None = None
         self._few = limits.few_ids
         self._step, self._least = limits.index_step, limits.index_slots
-        self._slots: U32 = np.zeros(self._least, dtype=np.uint32)
+        self._slots = _Slots(np.zeros(self._least, dtype=np.uint32))
         self._used = 0
-        #: The previous table, while it is moved: slots before this one are done.
-        self._old: U32 = _NO_SLOTS
-        self._moved = 0
+        #: The previous table, while its keys are moved, in order of their numbers: which is next,
+        #: before which one the last is, and how many follow for each added key.
+        self._old = _Slots(_NO_SLOTS)
+        self._moved = self._moved_end = self._pace = 0
+        #: The next table, while it is brought into the cache, up to a byte, before it is needed.
+        self._next: _Slots | None = None
+        self._written = 0
 
     def find(self, hashes: U64, checks: U32) -> Rows:
         """Return the number of each key, 0 for a missing one."""
@@ -78,13 +105,13 @@ class Index:
             answer[rest] = self._find_in(self._old, hashes[rest], checks[rest])
         return answer
 
-    def _find_in(self, table: U32, hashes: U64, checks: U32) -> Rows:
-        place, mask = _first_places(table, hashes)
+    def _find_in(self, slots: _Slots, hashes: U64, checks: U32) -> Rows:
+        place, mask = _first_places(slots.table, hashes)
         answer, asking = np.zeros(len(hashes), dtype=np.intp), np.arange(len(hashes))
         tags, rounds = _tags_of(hashes), 0
         while len(asking):
             width = _width_of(rounds)
-            found, free = self._look(table, place, width, (tags, hashes, checks), asking)
+            found, free = self._look(slots, place, width, (tags, hashes, checks), asking)
             answer[asking] = found
             going = np.flatnonzero((found == 0) & (free == width))
             asking, place, rounds = asking[going], (place[going] + width) & mask, rounds + 1
@@ -94,8 +121,10 @@ class Index:
         """Add distinct keys that are missing; return the number of each key in the index."""
         self.reserve(len(numbers))
         if len(self._old):
-            self._move(max(self._step, _MOVED_A_KEY * len(numbers)))
+            least = self._step if self._slots.area is None else 0
+            self._move(max(least, self._pace * len(numbers)))
         if not len(self._old):
+            self._prepare_next(len(numbers))
             return self._add_new(numbers)
         answer = self._find_in(self._old, self._keys.hash[numbers], self._keys.check[numbers])
         new = np.flatnonzero(answer == 0)
@@ -105,25 +134,29 @@ class Index:
     def _add_new(self, numbers: Rows) -> Rows:
         """Add distinct keys that are not in the old table."""
         hashes, checks = self._keys.hash[numbers], self._keys.check[numbers]
-        place, mask = _first_places(self._slots, hashes)
+        slots, table = self._slots, self._slots.table
+        place, mask = _first_places(table, hashes)
         answer, asking, tags = numbers.copy(), np.arange(len(numbers)), _tags_of(hashes)
         marked, rounds = numbers.astype(np.uint32) | tags, 0
         while len(asking):
             width = _width_of(rounds)
-            found, free = self._look(self._slots, place, width, (tags, hashes, checks), asking)
+            found, free = self._look(slots, place, width, (tags, hashes, checks), asking)
             hit = found > 0
             answer[asking[hit]] = found[hit]
             place = (place + free) & mask
             fits = np.flatnonzero(~hit & (free < width))
-            self._slots[place[fits]] = marked[asking[fits]]
+            table[place[fits]] = marked[asking[fits]]
             # Where several keys chose one free slot, the last one has it.
-            hit[fits] = self._slots[place[fits]] == marked[asking[fits]]
+            hit[fits] = table[place[fits]] == marked[asking[fits]]
+            fits = fits[hit[fits]]
+            if slots.marks is not None:
+                slots.marks[place[fits]] = _marks_of(hashes[asking[fits]])
+            self._used += len(fits)
             asking, place, rounds = asking[~hit], place[~hit], rounds + 1
-        self._used += int(np.count_nonzero(answer == numbers))
         return answer
 
     def _look(
-        self, table: U32, place: I64, width: int, keys: _Wanted, asking: I64
+        self, slots: _Slots, place: I64, width: int, keys: _Wanted, asking: I64
     ) -> tuple[Rows, I64]:
         """Look for keys in so many slots from a place on.
 
@@ -132,22 +165,27 @@ class Index:
         """
         tags, hashes, checks = keys
         if width == 1:
-            slots = table[place]
-            free = (slots != _EMPTY).astype(np.int64)
-            may_be = ((slots ^ tags[asking]) <= _NUMBER) & (slots > _DELETED)
+            there = slots.table[place]
+            free = (there != _EMPTY).astype(np.int64)
+            may_be = ((there ^ tags[asking]) <= _NUMBER) & (there > _DELETED)
             which = np.flatnonzero(may_be)
-            numbers = (slots[which] & _NUMBER).astype(np.intp)
+            there, place = there[which], place[which]
         else:
             span = np.arange(width)
-            slots = table[(place[:, None] + span) & (len(table) - 1)]
-            is_free = slots == _EMPTY
+            place = (place[:, None] + span) & (len(slots) - 1)
+            there = slots.table[place]
+            is_free = there == _EMPTY
             free = np.where(is_free.any(axis=1), is_free.argmax(axis=1), width)
-            may_be = ((slots ^ tags[asking][:, None]) <= _NUMBER) & (slots > _DELETED)
+            may_be = ((there ^ tags[asking][:, None]) <= _NUMBER) & (there > _DELETED)
             which, at = np.nonzero(may_be & (span < free[:, None]))
-            numbers = (slots[which, at] & _NUMBER).astype(np.intp)
+            there, place = there[which, at], place[which, at]
         found = np.zeros(len(asking), dtype=np.intp)
         if len(which):
             wanted = asking[which]
+            if slots.marks is not None:
+                likely = np.flatnonzero(slots.marks[place] == _marks_of(hashes[wanted]))
+                which, wanted, there = which[likely], wanted[likely], there[likely]
+            numbers = (there & _NUMBER).astype(np.intp)
             same = self._keys.hash[numbers] == hashes[wanted]
             same &= self._keys.check[numbers] == checks[wanted]
             found[which[same]] = numbers[same]
@@ -156,24 +194,26 @@ class Index:
     def remove(self, numbers: Rows) -> None:
         """Remove the keys that are present; skip the others."""
         if len(self._old):
-            self._old[self._places_of(self._old, numbers)] = _DELETED
-        place, mask = self._places_of(self._slots, numbers), len(self._slots) - 1
-        self._slots[place] = _DELETED
+            old = self._old.table
+            old[self._places_of(old, numbers)] = _DELETED
+        table = self._slots.table
+        place, mask = self._places_of(table, numbers), len(table) - 1
+        table[place] = _DELETED
         while len(place):
-            place = place[self._slots[(place + 1) & mask] == _EMPTY]
-            self._slots[place] = _EMPTY
+            place = place[table[(place + 1) & mask] == _EMPTY]
+            table[place] = _EMPTY
             self._used -= len(place)
             place = (place - 1) & mask
-            place = place[self._slots[place] == _DELETED]
+            place = place[table[place] == _DELETED]
 
     def numbers(self) -> Rows:
         """Return the numbers of all keys, in no order."""
-        return np.concatenate([_keys_in(self._slots), _keys_in(self._old[self._moved :])])
+        return distinct(np.concatenate([_keys_in(self._slots.table), _keys_in(self._old.table)]))
 
     def rebuild(self, numbers: Rows, more: int = 0) -> None:
         """Hold exactly these keys, with room for ``more``."""
-        self._slots, self._area = self._new_table(self._capacity_for(len(numbers) + more))
-        self._used, self._old = 0, _NO_SLOTS
+        self._slots = self._new_slots(self._capacity_for(len(numbers) + more))
+        self._used, self._old = 0, _Slots(_NO_SLOTS)
         step = 1 << 16
         for start in range(0, len(numbers), step):
             self._add_new(numbers[start : start + step])
@@ -195,40 +235,80 @@ class Index:
         """Make room for ``more`` keys; raises DiskFull or MemoryError, changing nothing."""
         count = self._used + more
         if count * self._spare_for(count) > len(self._slots):
-            self._move(len(self._old))
+            self._move(self._moved_end)
             # Marks stay behind, so they need no room.
             living = min(self._used, self._keys.used)
-            slots, area = self._new_table(self._capacity_for(living + more))
-            self._old, self._old_area, self._moved = self._slots, self._area, 0
-            self._slots, self._area, self._used = slots, area, 0
+            slots = self._next_slots(self._capacity_for(living + more))
+            self._old, self._slots, self._used = self._slots, slots, 0
+            self._moved, self._moved_end = FIRST_KEY, self._keys.top
+            # The move must end before the next growth.
+            room = max(int(len(slots) / self._spare_for(living + more)) - living, 1)
+            self._pace = 2 * (self._moved_end // room + 1)
 
-    def _new_table(self, slots: int) -> tuple[U32, Area | None]:
-        scratch, size_bytes = self._scratch, slots * _SLOT_BYTES
-        if scratch is None or slots <= scratch.least_rows:
-            return np.zeros(slots, dtype=np.uint32), None
-        area = scratch.area(size_bytes, is_hot=True)
+    def _next_slots(self, count: int) -> _Slots:
+        """Return the table that was made for the growth, or a new one."""
+        made, self._next = self._next, None
+        if made is not None and len(made) >= count:
+            return made
+        if made is not None and made.area is not None and self._scratch is not None:
+            self._scratch.retire(made.area)
+        return self._new_slots(count)
+
+    def _prepare_next(self, more: int) -> None:
+        """Make the next table of an area a part at a time, while the present one fills up.
+
+        All of its pages are touched at once as soon as it is used.
+        """
+        slots = self._slots
+        if slots.area is None or self._used < _NEARLY * len(slots):
+            return
+        if self._next is None:
+            try:
+                self._next, self._written = self._new_slots(2 * len(slots)), 0
+            except DiskFull:
+                return
+        if (area := self._next.area) is not None:
+            end = min(self._written + _WRITTEN_A_KEY * more, area.size_bytes)
+            area.write_zeros(self._written, end - self._written)
+            area.array(np.uint8, self._written, end - self._written)[:] = 0
+            self._written = end
+
+    def _new_slots(self, count: int) -> _Slots:
+        scratch = self._scratch
+        if scratch is None or count <= scratch.least_rows:
+            return _Slots(np.zeros(count, dtype=np.uint32))
+        marks_at = max(count * _SLOT_BYTES, mmap.ALLOCATIONGRANULARITY)
+        area = scratch.area(marks_at + count, is_hot=True)
         if area is None:
-            return np.zeros(slots, dtype=np.uint32), None
+            return _Slots(np.zeros(count, dtype=np.uint32))
         try:
-            scratch.extend(area, 0, size_bytes)
+            scratch.extend(area, 0, count * _SLOT_BYTES)
+            scratch.extend(area, marks_at, marks_at + count)
         except BaseException as error:
             scratch.retire(area)
             if not isinstance(error, DiskFull):
                 raise
             scratch.refuse(error)
-            return np.zeros(slots, dtype=np.uint32), None
-        return area.array(np.uint32, 0, slots), area
+            return _Slots(np.zeros(count, dtype=np.uint32))
+        marks = area.array(np.uint8, marks_at, count)
+        return _Slots(area.array(np.uint32, 0, count), marks, area)
 
     def _move(self, most: int) -> None:
-        """Move the keys of up to ``most`` slots of the old table."""
-        until = min(self._moved + most, len(self._old))
-        self._add_new(_keys_in(self._old[self._moved : until]))
-        self._moved = until
-        if until == len(self._old):
-            self._old, self._moved = _NO_SLOTS, 0
-            if self._scratch is not None and self._old_area is not None:
-                self._scratch.retire(self._old_area)
-            self._old_area = None
+        """Move up to ``most`` keys of the old table.
+
+        They are read in order, which touches few pages; in the order of their places in the table
+        nearly each would be on another page.
+        """
+        if not len(self._old):
+            return
+        part = slice(self._moved, min(self._moved + most, self._moved_end))
+        # One that was added since is found where it is.
+        self._add_new(np.flatnonzero(self._keys.in_use(part)) + part.start)
+        self._moved = part.stop
+        if self._moved == self._moved_end:
+            area, self._old = self._old.area, _Slots(_NO_SLOTS)
+            if self._scratch is not None and area is not None:
+                self._scratch.retire(area)
 
     def _capacity_for(self, count: int) -> int:
         least = count * self._spare_for(count)
@@ -258,6 +338,11 @@ def _keys_in(table: U32) -> Rows:
 def _tags_of(hashes: U64) -> U32:
     """Return the bits of some keys that stand in their slots beside the number."""
     return (hashes >> _TAG_SHIFT).astype(np.uint32) << _NUMBER_BITS
+
+
+def _marks_of(hashes: U64) -> U8:
+    """Return the bits that stand beside the slots of some keys."""
+    return (hashes >> _MARK_SHIFT).astype(np.uint8)
 
 
 def _width_of(rounds: int) -> int:

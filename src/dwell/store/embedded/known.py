@@ -87,7 +87,7 @@ class KnownIds(Pool):
 
     def _are_over(self, now_ms: int, part: slice) -> np.ndarray:
         over: np.ndarray = (self.row[part] == 0) & (self.until_ms[part] <= now_ms)
-        over &= self._in_use(part)
+        over &= self.in_use(part)
         return over
 
     def find(self, hashes: U64, checks: U32) -> tuple[Rows, np.ndarray]:
@@ -177,7 +177,8 @@ class KnownIds(Pool):
         self.until_ms[entries] = 0
         self.free(entries)
 
-    def _in_use(self, part: slice) -> np.ndarray:
+    def in_use(self, part: slice) -> np.ndarray:
+        """Tell which entries are those of ids that count as existing, or did until they expired."""
         used: np.ndarray = (self.row[part] > 0) | (self.until_ms[part] > 0)
         return used
 

@@ -91,7 +91,7 @@ class Scratch:
         if self.budget_bytes is None:
             return None
         try:
-            area = Area(self._disk, self._folder, size_bytes)
+            area = Area(self._disk, self._folder, size_bytes, by_page=not is_hot)
         except (OSError, ValueError, OverflowError) as error:
             if isinstance(error, OSError) and is_no_room(error):
                 raise self._full() from error

@@ -19,8 +19,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _locked: set[int] = set()
 
-#: Zeros that are written at a time, and up to how many bytes of them.
-_ZEROS, _MOST_WRITTEN_BYTES = bytes(1 << 20), 1 << 24
+#: Zeros that are written at a time.
+_ZEROS = bytes(1 << 20)
 #: The errors of a file system without nameless files.
 _NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 
@@ -193,22 +193,23 @@ class System:
         return fd
 
     def allocate_part(self, fd: int, start: int, size_bytes: int) -> None:
-        """Allocate the space of a part of a file, so that no write to it lacks room.
-
-        A small part is also written, as zeros: a page fault for a page that is in the cache takes
-        half the time.
-        """
+        """Allocate the space of a part of a file, so that no write to it lacks room."""
         os.posix_fallocate(fd, start, size_bytes)
-        if size_bytes <= _MOST_WRITTEN_BYTES:
-            end = start + size_bytes
-            while start < end:
-                start += os.pwrite(fd, _ZEROS[: end - start], start)
 
-    def map_shared(self, fd: int, size_bytes: int) -> mmap.mmap:
-        """Map a nameless file for reading and writing, here and there a page at a time."""
+    def write_zeros(self, fd: int, start: int, size_bytes: int) -> None:
+        """Write zeros to a part of a file that has its space: then it is in the cache."""
+        end = start + size_bytes
+        while start < end:
+            start += os.pwrite(fd, _ZEROS[: end - start], start)
+
+    def map_shared(self, fd: int, size_bytes: int, *, by_page: bool) -> mmap.mmap:
+        """Map a nameless file for reading and writing; with ``by_page`` a page at a time.
+
+        Otherwise one access makes up to 2 MiB resident.
+        """
         made = mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED)
-        # Otherwise one access makes up to 2 MiB resident.
-        made.madvise(mmap.MADV_RANDOM)
+        if by_page:
+            made.madvise(mmap.MADV_RANDOM)
         return made
 
     def release(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
