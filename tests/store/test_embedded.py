@@ -68,7 +68,7 @@ SMALL = st.fixed_dictionaries(
         "errors_bytes": st.sampled_from((1, 20)),
         "copy_bytes": st.sampled_from((1, 300)),
         "recent_bytes": st.sampled_from((0, 300)),
-        "scratch_rows": st.sampled_from((0, 5_000)),
+        "scratch_rows": st.sampled_from((0, 4_096)),
         "scratch_step": st.sampled_from((1, 100)),
     },
 )
