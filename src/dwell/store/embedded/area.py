@@ -7,6 +7,7 @@ is used: a write to a mapped page without space would end the process where the 
 Nothing reads the file after the process has ended. It has no name, so the system frees it then.
 """
 
+import mmap
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,11 @@ class Area:
         for start, end in list(self._used.items()):
             for at in range(start, end, step):
                 yield at, min(step, end - at)
+
+    def read_ahead(self, start: int, size_bytes: int) -> None:
+        """Have the system read a part from the disk, unless that is in its cache."""
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        self._disk.read_ahead(self.map, first, start + size_bytes - first)
 
     def release(self, start: int, size_bytes: int) -> None:
         """Take a piece out of memory; what it holds stays."""

@@ -124,6 +124,20 @@ class Columns:
                 setattr(self, name, rows[name])
         self.capacity = capacity
 
+    def read_ahead(self, part: slice, groups: int) -> None:
+        """Have the system read rows of the first groups of columns that are not in its cache.
+
+        Otherwise it reads a page for each page fault.
+        """
+        if self._area is None:
+            return
+        for group, start in zip(self._groups[:groups], self._starts(), strict=False):
+            first, size_bytes = (
+                part.start * group.itemsize,
+                (part.stop - part.start) * group.itemsize,
+            )
+            self._area.read_ahead(start + first, size_bytes)
+
     def _starts(self) -> list[int]:
         """Return where the columns of each group begin in an area, and where the last end."""
         starts = [0]

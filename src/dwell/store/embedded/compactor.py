@@ -374,7 +374,7 @@ class Compactor:
 def living_bytes(machine: Machine, segment_bytes: int) -> dict[int, int]:
     """Return how many live bytes each segment holds, at least one a message."""
     table, living = machine.table, Counter[int]()
-    for part in table.parts(_COUNTED_ROWS):
+    for part in table.parts(_COUNTED_ROWS, groups=2):
         columns = (table.state[part], table.position[part], table.size_bytes[part])
         living.update(bytes_by_segment(*columns, segment_bytes))
     return dict(living)

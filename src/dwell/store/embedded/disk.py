@@ -207,6 +207,10 @@ class Disk:
         """Map a nameless file for reading and writing, a page at a time or many."""
         return self.system.map_shared(fd, size_bytes, by_page=by_page)
 
+    def read_ahead(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
+        """Have the system read a part of a mapped file that is about to be used."""
+        self.system.read_ahead(mapped, start, size_bytes)
+
     def release(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
         """Take pages of a map out of memory; the file keeps what they hold."""
         self.system.release(mapped, start, size_bytes)

@@ -275,6 +275,8 @@ class Machine:
             self.make_ready(rows[due])
             self._delay(rows[~due])
         # Only after they wait: a wheel drops rows that have no time in their state.
+        if not self.table.has_expiries:
+            return
         expires_ms = self.table.expires_ms[rows]
         if expires_ms.any():
             self.expiries.add(rows[expires_ms > 0], expires_ms[expires_ms > 0])
@@ -335,7 +337,8 @@ class Machine:
             getattr(table, name)[rows] = columns[name]
         table.attempt[rows] = 0
         expires_ms = columns["expires_ms"]
-        if expires_ms.any() or table.expires_ms[rows].any():
+        table.has_expiries |= bool(expires_ms.any())
+        if table.has_expiries:
             table.expires_ms[rows] = expires_ms
         self._place(record, rows)
         table.takes[rows] = table.position[rows].astype(np.uint32)
@@ -399,7 +402,7 @@ class Machine:
         table.move(rows, DONE)
         table.size_bytes[rows] = record.columns["size_bytes"]
         table.extra_bytes[rows] = 0
-        table.expires_ms[rows] = until_ms
+        table.expires_ms[rows], table.has_expiries = until_ms, True
         self._place(record, rows)
         if not self.replaying:
             self.expiries.add(rows, until_ms)
@@ -480,8 +483,9 @@ class Machine:
     def _move_to(self, kind: Kind, record: Record) -> None:
         rows, due_ms = record.rows, record.columns["due_ms"]
         self.table.due_ms[rows] = due_ms
-        expires_ms = self.table.expires_ms[rows]
-        self.table.expires_ms[rows] = np.where(expires_ms > due_ms, expires_ms, 0)
+        if self.table.has_expiries:
+            expires_ms = self.table.expires_ms[rows]
+            self.table.expires_ms[rows] = np.where(expires_ms > due_ms, expires_ms, 0)
         self._tell(kind, record, rows)
         self._wait(rows, record.time_ms)
 

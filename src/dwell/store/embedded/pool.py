@@ -78,9 +78,14 @@ class Pool(Columns):
         """Yield the rows for which ``test(part)`` is true, those of ``step`` rows at a time."""
         return (np.flatnonzero(test(part)) + part.start for part in self.parts(step))
 
-    def parts(self, step: int) -> Iterator[slice]:
-        """Yield the rows that there are now, ``step`` at a time."""
+    def parts(self, step: int, *, groups: int = 1) -> Iterator[slice]:
+        """Yield the rows that there are now, ``step`` at a time.
+
+        The first ``groups`` of the columns that lie together are read ahead for each part.
+        """
         for at in range(0, self.top, step):
-            yield slice(at, min(at + step, self.top))
+            part = slice(at, min(at + step, self.top))
+            self.read_ahead(part, groups)
+            yield part
             if self._scratch is not None:
                 self._scratch.tend()

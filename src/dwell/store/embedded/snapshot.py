@@ -173,6 +173,7 @@ class Snapshot:
         """
         for start in range(0, self._top, self._step):
             part = slice(start, min(start + self._step, self._top))
+            self._machine.table.read_ahead(part, 2)
             values = self._values(part)
             self._copied = part.stop
             yield [

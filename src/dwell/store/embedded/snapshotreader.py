@@ -56,6 +56,7 @@ class SnapshotReader:
             if place.offset + size_of(place) > len(self._data):
                 raise self._damaged(place)
         self._damage: StoreDamaged | None = None
+        self._last_owner = 0
 
     def _read_meta(self) -> Meta:
         try:
@@ -133,11 +134,13 @@ class SnapshotReader:
         table.top = top
         remembered = [self._arrays(name) for name in REMEMBERED]
         known.expect(self._count_own(columns) + sum(map(len, remembered[0])))
-        for part in table.parts(_ROWS):
+        for part in table.parts(_ROWS, groups=0):
             for name in TYPES:
                 # Pages of zeros that are left untouched take no memory.
                 if name != ENTRY and (values := columns[name][part]).any():
                     getattr(table, name)[part] = values
+                    table.has_expiries |= name == "expires_ms"
+            self._last_owner = max(self._last_owner, int(columns["owner"][part].max(initial=0)))
             rows = np.flatnonzero(_are_own(columns, part))
             if len(rows):
                 hashes, checks = (columns[name][part][rows] for name in KEYS)
@@ -167,8 +170,7 @@ class SnapshotReader:
         table.recount()
         machine.owners = dict(meta.owners)
         # A row may still have the number of an owner that was dropped.
-        owners = (int(table.owner[part].max(initial=0)) for part in table.parts(_ROWS))
-        machine.next_owner = max([*meta.owners.values(), *owners]) + 1
+        machine.next_owner = max([*meta.owners.values(), self._last_owner]) + 1
         # Formats before 3 have them in the meta.
         machine.errors.note(meta.errors)
         for part in self._errors():

@@ -212,6 +212,10 @@ class System:
             made.madvise(mmap.MADV_RANDOM)
         return made
 
+    def read_ahead(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
+        """Have the system read a part of a mapped file that is about to be used."""
+        mapped.madvise(mmap.MADV_WILLNEED, start, size_bytes)
+
     def release(self, mapped: mmap.mmap, start: int, size_bytes: int) -> None:
         """Take pages of a map out of this process; the file keeps what they hold."""
         mapped.madvise(mmap.MADV_DONTNEED, start, size_bytes)

@@ -95,6 +95,8 @@ class Table(Pool):
     def __init__(self, limits: Limits = LIMITS, scratch: Scratch | None = None) -> None:
         super().__init__(TYPES, scratch, _TOGETHER, limits.most_rows)
         self._counts = np.zeros((64, _STATES), dtype=np.int64)
+        #: Whether any row may have an expiry: most stores have none, and need not look.
+        self.has_expiries = False
 
     def move(self, rows: Rows, after: int) -> None:
         """Change the state of distinct rows, and the counts with it."""
@@ -127,7 +129,7 @@ class Table(Pool):
 
     def sizes_by_topic(self) -> Iterator[I64]:
         """Yield how many bytes the messages of each topic have, a part of the rows at a time."""
-        for rows in self.parts(_AT_ONCE):
+        for rows in self.parts(_AT_ONCE, groups=2):
             live = self.state[rows] != State.GONE
             sizes = np.bincount(self.topic[rows][live], self.size_bytes[rows][live])
             yield sizes.astype(np.int64)
