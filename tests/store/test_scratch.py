@@ -483,3 +483,17 @@ async def test_a_flipped_bit_in_a_large_snapshot_is_found(
 
 def position_of(path: Path) -> int:
     return int(path.stem.removeprefix("snapshot-"))
+
+
+async def test_messages_of_a_snapshot_expire() -> None:
+    disk, clock = FaultyDisk(), SimulatedClock()
+    for memory_bytes in (0, 1):
+        store = EmbeddedStore(
+            FOLDER, clock=clock, disk=disk, memory_bytes=memory_bytes, limits=Limits(**ALL)
+        )
+        async with dwell.Queue(store) as queue:
+            if not memory_bytes:
+                await queue.put_many("t", [b"x"] * 10, delay="1h", ttl="2h")
+                continue
+            clock.advance(3 * _HOUR_MS)
+            assert (await queue.stats()).topics["t"].dead == 10

@@ -275,10 +275,8 @@ class Machine:
             self.make_ready(rows[due])
             self._delay(rows[~due])
         # Only after they wait: a wheel drops rows that have no time in their state.
-        if not self.table.has_expiries:
-            return
-        expires_ms = self.table.expires_ms[rows]
-        if expires_ms.any():
+        if self.table.has_expiries:
+            expires_ms = self.table.expires_ms[rows]
             self.expiries.add(rows[expires_ms > 0], expires_ms[expires_ms > 0])
 
     def _delay(self, rows: Rows) -> None:
