@@ -28,7 +28,8 @@ _log = logging.getLogger(__name__)
 _PIECE_BYTES, _LOOK_AFTER, _AT_ONCE_BYTES = 4 << 20, 16, 512 << 20
 #: Bytes of an area without use that are freed before other tasks run, and all at its end.
 _FREED_BYTES = 8 << 20
-_START_FACTOR = 10
+#: How much longer a start waits between two looks, and how much more memory it may take.
+_START_FACTOR, _STARTING_BYTES = 10, 256 << 20
 
 Release = Callable[[], None]
 
@@ -168,14 +169,19 @@ class Scratch:
         is_starting = self.kept_bytes is None
         self._next_s = now_s + self._limits.tended_s * (_START_FACTOR if is_starting else 1)
         self._free_retired()
-        resident_bytes = self.resident_bytes
-        if resident_bytes > self.budget_bytes:
-            self._release(resident_bytes, self.budget_bytes - self.budget_bytes // 8)
+        budget_bytes = self.budget_bytes + (_STARTING_BYTES if is_starting else 0)
+        if self.resident_bytes > budget_bytes:
+            # One message that is read elsewhere makes up to 2 MiB resident.
+            for release in self._others():
+                release()
+            self._release(budget_bytes - budget_bytes // 8)
 
-    def _release(self, resident_bytes: int, goal_bytes: int) -> None:
+    def _release(self, goal_bytes: int) -> None:
         """Release pieces until the goal is met: those of hot areas after all others."""
         if self.kept_bytes is not None:
-            goal_bytes = max(goal_bytes, resident_bytes - _AT_ONCE_BYTES)
+            goal_bytes = max(goal_bytes, self.resident_bytes - _AT_ONCE_BYTES)
+        if self.resident_bytes <= goal_bytes:
+            return
         for is_hot in (False, True):
             # The circle may be near its end, so each piece has its turn after two of them.
             for _ in range(2):
@@ -198,8 +204,6 @@ class Scratch:
             if (area in self._hot) == is_hot:
                 for start, size_bytes in area.pieces(_PIECE_BYTES):
                     yield partial(area.release, start, size_bytes)
-        if not is_hot:
-            yield from self._others()
 
     def _free_retired(self) -> None:
         if not self._retired:
