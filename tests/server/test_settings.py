@@ -18,6 +18,7 @@ OTHERS = {
     "socket_mode": ("0660", "0660"),
     "sync": ("100ms", "100ms"),
     "events_bytes": ("2GiB", 2 << 30),
+    "memory_bytes": ("256MiB", 256 * 1024 * 1024),
     "token_file": ("tokens.toml", "tokens.toml"),
     "tls_cert": ("cert.pem", "cert.pem"),
     "tls_key": ("key.pem", "key.pem"),
