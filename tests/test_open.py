@@ -44,7 +44,7 @@ async def test_memory():
     ("url", "known"),
     [
         ("memory:", "max_events"),
-        ("./queue", "events_bytes, segment_bytes, sync"),
+        ("./queue", "events_bytes, memory_bytes, segment_bytes, sync"),
         ("http://localhost:8410", "ca, cert, connections, key, retries, timeout, token"),
         (
             "redis://localhost",

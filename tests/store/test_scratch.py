@@ -84,6 +84,17 @@ async def fill_up(queue: dwell.Queue) -> None:
         await fill(queue, start, 1_000)
 
 
+async def test_the_end_of_a_store_frees_its_scratch_files(tmp_path: Path) -> None:
+    opened = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        store = store_on(Disk(), tmp_path / "store")
+        async with dwell.Queue(store) as queue:
+            await fill(queue, 0, 500)
+            assert store.core.machine.table.is_in_area
+        assert len(os.listdir("/proc/self/fd")) <= opened
+        assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
 @pytest.mark.parametrize("rows", [0, 4_096])
 async def test_all_grows_in_scratch_files(rows: int) -> None:
     disk = FaultyDisk()

@@ -40,6 +40,14 @@ class Chains:
         self._others: dict[int, U32] = {}
         self._free: list[int] = []
         self.count = 0
+        if scratch is not None:
+            scratch.at_close(self._let_go)
+
+    def _let_go(self) -> None:
+        if self._area is None:
+            return
+        self._chains, self._free, self.count = {}, [], 0
+        self._rows, self._area = np.zeros(0, dtype=np.uint32), None
 
     def __bool__(self) -> bool:
         return bool(self._chains)

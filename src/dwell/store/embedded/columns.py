@@ -44,6 +44,8 @@ class Columns:
             for names in together
         ]
         self._area: Area | None = None
+        if scratch is not None:
+            scratch.at_close(self._let_go)
         self.capacity = 0
         self._maps = {
             name: mmap.mmap(-1, _FIRST_CAPACITY * dtype.itemsize, flags=_PRIVATE)
@@ -123,6 +125,12 @@ class Columns:
             for name in group.names or ():
                 setattr(self, name, rows[name])
         self.capacity = capacity
+
+    def _let_go(self) -> None:
+        if self._area is not None:
+            for name, dtype in self._types.items():
+                setattr(self, name, np.zeros(0, dtype))
+            self._area, self.capacity = None, 0
 
     def read_ahead(self, part: slice, groups: int) -> None:
         """Have the system read rows of the first groups of columns that are not in its cache.

@@ -96,6 +96,13 @@ class Index:
         #: The next table, while it is brought into the cache, up to a byte, before it is needed.
         self._next: _Slots | None = None
         self._written = 0
+        if scratch is not None:
+            scratch.at_close(self._let_go)
+
+    def _let_go(self) -> None:
+        if self._slots.area is not None:
+            self._slots = _Slots(np.zeros(self._least, dtype=np.uint32))
+        self._old, self._next = _Slots(_NO_SLOTS), None
 
     def find(self, hashes: U64, checks: U32) -> Rows:
         """Return the number of each key, 0 for a missing one."""

@@ -60,6 +60,7 @@ class Scratch:
         #: What is released next, of the areas that are not hot and of those that are.
         self._circles: list[Iterator[Release]] = [iter(()), iter(())]
         self._next_s = 0.0
+        self._users: list[Callable[[], None]] = []
         # The program itself and its libraries do not count.
         self._program_bytes = 0
         if budget_bytes is not None:
@@ -216,8 +217,15 @@ class Scratch:
         else:
             area.discard(*piece)
 
+    def at_close(self, let_go: Callable[[], None]) -> None:
+        """Call a function at the end, which drops all arrays that may lie in an area."""
+        self._users.append(let_go)
+
     def close(self) -> None:
-        """Close the files; the arrays in them can be read until they are dropped."""
+        """Close the files, and free the memory and the space on the disk."""
+        for let_go in self._users:
+            let_go()
+        self._users = []
         for area in [*self._areas, *(area for area, _ in self._retired)]:
             area.close()
         self._areas, self._hot, self._circles = [], [], [iter(()), iter(())]

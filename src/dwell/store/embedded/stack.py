@@ -20,6 +20,12 @@ class Stack:
         first = _FIRST_CAPACITY if scratch is None else min(_FIRST_CAPACITY, scratch.least_rows)
         self._numbers: U32 = np.zeros(first, dtype=np.uint32)
         self._count = 0
+        if scratch is not None:
+            scratch.at_close(self._let_go)
+
+    def _let_go(self) -> None:
+        if self._area is not None:
+            self._numbers, self._count, self._area = np.zeros(0, dtype=np.uint32), 0, None
 
     def __len__(self) -> int:
         return self._count
