@@ -66,15 +66,18 @@ async def _fill(folder: str, pending: int, memory_mb: int, named: int) -> None:
     async with handle as queue:
         watch = Watch()
         told = await _put(queue, pending)
+        told["put_stop_ms"] = round((await watch.stop())[-1], 1)
         chosen = np.random.default_rng(1).choice(pending, 2 * named, replace=False).tolist()
         ids = [f"order-{number:010d}" for number in chosen]
+        watch = Watch()
         told["reschedules"] = round(await _by_id(queue.reschedule, ids[:named], delay="30d"))
         told["cancels"] = round(await _by_id(queue.cancel, ids[named:]))
-        start = time.perf_counter()
+        told["by_id_stop_ms"] = round((await watch.stop())[-1], 1)
+        watch, start = Watch(), time.perf_counter()
         page = await queue.scan("bench", "delayed", limit=_BATCH)
         told["list_s"] = round(time.perf_counter() - start, 3)
         assert len(page.messages) == min(_BATCH, pending - named)
-        told["longest_stop_ms"] = round((await watch.stop())[-1], 1)
+        told["list_stop_ms"] = round((await watch.stop())[-1], 1)
         await queue.peek("bench", 1)
         told["rss_mb"] = resident_memory() // _MB
         told["own_mb"] = own_memory() // _MB
