@@ -77,6 +77,7 @@ async def _fill(folder: str, pending: int, memory_mb: int, named: int) -> None:
         page = await queue.scan("bench", "delayed", limit=_BATCH)
         told["list_s"] = round(time.perf_counter() - start, 3)
         assert len(page.messages) == min(_BATCH, pending - named)
+        await asyncio.sleep(0.1)
         told["list_stop_ms"] = round((await watch.stop())[-1], 1)
         await queue.peek("bench", 1)
         told["rss_mb"] = resident_memory() // _MB
