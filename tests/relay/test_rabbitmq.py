@@ -320,8 +320,10 @@ def test_messages_that_outlast_the_consumer_timeout_are_told_and_held_once(tmp_p
             assert relay.end() == 0
         with dwell.open(tmp_path / "store") as queue:
             queue.configure(mine.name, max_pending=0)
-        with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
-            until(lambda: mine.ready(mine.came) == 0)
+        address = f"127.0.0.1:{free_port()}"
+        with relaying(tmp_path / "store", [*options, "--http", address], tmp_path / "log") as relay:
+            held = 'dwell_relay_held_total{result="created"} 10.0'
+            until(lambda: held in asked(address, "metrics")[1])
             assert relay.end() == 0
         with dwell.open(tmp_path / "store") as queue:
             found = sorted(int(one.body) for one in queue.take(mine.name, 100))

@@ -14,7 +14,7 @@ task with an ETA or a countdown waits in the store until it is due, and only the
 
 from kombu.transport import TRANSPORT_ALIASES
 
-#: What a URL of kombu begins with, before the ``+``.
+#: The scheme of a kombu URL, before the ``+``.
 SCHEME = "dwell"
 
 _STORES = ("http", "https", "redis", "rediss", "valkey", "valkeys")

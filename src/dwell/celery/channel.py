@@ -32,7 +32,7 @@ _WAITING = select(state=("delayed", "ready"))
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What this connection knows of a queue: how long it lives unused, and its messages unread."""
+    """A queue as this connection declared it: how long it lives unused, and its messages unread."""
 
     lives_ms: int | None
     ttl_ms: int | None
@@ -96,7 +96,7 @@ class QoS:
         self._intake.close()
 
     def restore_visible(self, *args: object, **words: object) -> None:
-        """Do nothing: leases end by themselves."""
+        """Do nothing: leases end without it."""
 
 
 class Channel(virtual.Channel):

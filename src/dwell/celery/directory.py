@@ -1,7 +1,7 @@
 """The queues and bindings of all processes, as messages of the store.
 
 Each is a message that is due when the queue expires, and else in the far future. To keep a queue is
-to reschedule its messages; what falls due is taken by whoever looks first, who deletes the queue.
+to reschedule its messages; the first process that takes a due message deletes the queue.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _PAGE = 1_000
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """A queue that is bound to an exchange; ``ttl_ms`` is that of the messages in it."""
+    """A queue that is bound to an exchange; ``ttl_ms`` is how long messages in it live."""
 
     routing_key: str
     pattern: str | None
@@ -43,7 +43,7 @@ class Row:
 
 
 class Directory:
-    """Declares, binds and deletes queues in a store, and looks for those that are there."""
+    """Declares, binds and deletes queues in a store, and finds existing queues."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -57,7 +57,7 @@ class Directory:
         await self.put(binding_row(exchange_topic(exchange), binding), lives_ms)
 
     async def put(self, row: Row, lives_ms: int | None) -> None:
-        """Put a message of the directory in place of the one that is there; raises StoreError."""
+        """Put a message of the directory in place of the existing one; raises StoreError."""
         for _ in range(_TRIES):
             due_ms = _FAR_MS if lives_ms is None else self._queue.clock.now_ms() + lives_ms
             put = await self._queue.put(
@@ -65,12 +65,12 @@ class Directory:
             )
             if put.result is not Result.LEASED:
                 return
-            # Whoever has it deletes the queue now, and is done with it soon.
+            # Another process deletes the queue now, and ends soon.
             await asyncio.sleep(_PAUSE_S)
         raise StoreError(f"queue: {row.id!r:.80} is being deleted, and was not in 10 s")
 
     async def refresh(self, rows: Sequence[Row], lives_ms: int) -> None:
-        """Let rows live for ``lives_ms`` from now; those that are gone are put again."""
+        """Extend the life of rows to ``lives_ms`` from now; put expired rows again."""
         for topic in dict.fromkeys(row.topic for row in rows):
             own = [row for row in rows if row.topic == topic]
             results = await self._queue.reschedule(

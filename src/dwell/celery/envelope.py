@@ -1,7 +1,7 @@
 """Messages of kombu as messages of Dwell, and back.
 
 The body is kombu's own message as JSON, so that a search by a predicate can look at the task:
-``headers.task == 'shop.pay'``. The headers of tasks are those of Celery's message protocols 2 and 1
+``headers.task == 'shop.pay'``. The headers of tasks follow Celery's message protocols 2 and 1
 (the page "Message Protocol" of its documentation).
 """
 
@@ -45,7 +45,7 @@ class Parcel:
 
     @property
     def id(self) -> str | None:
-        """The id of the message; None for one that the queue makes."""
+        """The id of the message; None if the queue makes it."""
         return message_id(self.task, self.turn) if self.task else None
 
 
@@ -126,7 +126,7 @@ def _count(fields: dict[str, Any], name: str) -> int:
 
 
 def _epoch_ms(eta: object) -> int | None:
-    """Return an ETA in epoch milliseconds, or None without one that can be read."""
+    """Return an ETA in epoch milliseconds, or None without a readable ETA."""
     try:
         moment = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
     except ValueError:
@@ -140,7 +140,7 @@ def _epoch_ms(eta: object) -> int | None:
 
 
 def _zone() -> tzinfo:
-    """Return the zone in which workers read an ETA without one."""
+    """Return the zone that workers apply to an ETA without a zone."""
     found: tzinfo = current_app.timezone
     return found
 

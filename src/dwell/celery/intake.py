@@ -42,7 +42,7 @@ class Consumed:
 
 
 class Intake:
-    """Takes for one channel, and delivers no more messages than it may hold unacked.
+    """Takes for one channel, and delivers at most as many messages as it may hold unacked.
 
     ``ready`` is called, in another thread, when there is something to deliver or an error to raise.
     ``lease_s`` is how long a message stays held after this process has ended.
@@ -58,7 +58,7 @@ class Intake:
         #: How many messages may be held unacked, 0 for no limit.
         self.prefetch = 0
         self._buffer: deque[tuple[Consumed, Message]] = deque()
-        #: The receipts of the messages that are held, in the order in which they were taken.
+        #: The receipts of the messages that are held, in the order of their takes.
         self._held: dict[str, None] = {}
         self._acked: deque[str] = deque()
         self._trouble: BaseException | None = None
@@ -82,7 +82,7 @@ class Intake:
         self._link.run(self._start)
 
     def cancel(self, topic: str) -> None:
-        """Take no more messages of a topic, and give back those that were not delivered."""
+        """Stop taking messages of a topic, and give back messages that were not delivered."""
         self._topics = {name: known for name, known in self._topics.items() if name != topic}
         self._link.run(self._drop, topic)
 
@@ -143,7 +143,7 @@ class Intake:
                 return
 
     def requeue(self, tag: str) -> None:
-        """Give a message back, to be taken again behind those that wait."""
+        """Give a message back, to be taken again behind the waiting messages."""
         if self._let_go(tag):
             self._link.run(self._queue.release, tag)
 
@@ -344,7 +344,7 @@ class Intake:
             self._flushing = asyncio.create_task(self._flush())
 
     async def _flush(self) -> None:
-        """Ack what was acked, in the batches in which it gathers."""
+        """Send acks to the store, in the batches that they form."""
         while self._acked:
             size = min(len(self._acked), MAX_BATCH_MESSAGES)
             await self._say([self._acked.popleft() for _ in range(size)])

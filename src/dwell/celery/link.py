@@ -14,7 +14,7 @@ from dwell.threads.bridge import LoopThread
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: What kombu writes after ``dwell+`` for a store that has no host.
+#: The text that kombu writes after ``dwell+`` for a store without a host.
 _MEMORY = "memory://"
 
 
@@ -63,7 +63,7 @@ class Link:
 
 
 class _Links:
-    """The links of this process by URL; those of the process that it was forked from are left."""
+    """The links of this process by URL, without the links of the process that forked it."""
 
     def __init__(self) -> None:
         self._reset()

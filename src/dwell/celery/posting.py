@@ -1,4 +1,4 @@
-"""Puts parcels, each once, in as few calls as there are topics."""
+"""Puts parcels, each once, with one call a topic."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +12,15 @@ from dwell.slices import places, slices
 
 #: How many messages of one task may wait at a time and be found by their ids.
 MOST_TURNS = 16
-#: What a message takes in a batch beside its body.
+#: The bytes of a message in a batch, without its body.
 _EXTRA_BYTES = 512
 
 
 async def post(queue: Queue, parcels: Sequence[Parcel], max_attempts: int) -> None:
     """Put parcels; raises InvalidInput, TopicFull and StoreError.
 
-    An id that exists is that of an earlier message of the same task, such as one that is retried
-    before it is acked: then the next id of the task is used, or one that the queue makes.
+    An existing id belongs to an earlier message of the same task, such as a task that is retried
+    before it is acked: then the next id of the task is used, or the queue makes the id.
     """
     left = list(parcels)
     for turn in range(MOST_TURNS):

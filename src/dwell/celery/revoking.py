@@ -1,4 +1,4 @@
-"""What a revocation does in the store: tasks that no worker has are cancelled by their ids.
+"""Revocations in the store: tasks that no worker has are cancelled by their ids.
 
 Celery only tells the workers that run, each of which forgets in time; they still hear of it, for
 the tasks that they hold.

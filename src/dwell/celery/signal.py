@@ -24,7 +24,7 @@ class Signal:
             os.eventfd_read(self.fd)
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until it is set, for so many seconds at most; tell whether it was."""
+        """Wait until it is set, for a number of seconds at most; tell whether it was."""
         return bool(self._poll.poll(None if seconds is None else max(seconds, 0) * 1000))
 
     def close(self) -> None:

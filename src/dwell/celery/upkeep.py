@@ -1,4 +1,4 @@
-"""What a process does for its queues from time to time: keep some alive, and delete others."""
+"""The upkeep of the queues of a process: it keeps some alive, and deletes others."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ class Upkeep:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.directory = Directory(queue)
-        #: The queues that are kept, by topic and by who consumes from them.
+        #: The queues that are kept, by topic and by consumer.
         self._kept: dict[tuple[str, object], _Kept] = {}
         #: The exchanges whose bindings are looked at.
         self.exchanges: set[str] = set()
@@ -55,7 +55,7 @@ class Upkeep:
         self._changed.set()
 
     async def drop(self, topic: str, consumer: object) -> None:
-        """Let a queue expire, unless others consume from it."""
+        """Stop keeping a queue, which expires unless others consume from it."""
         self._kept.pop((topic, consumer), None)
 
     async def stop(self) -> None:

@@ -44,5 +44,5 @@ def opened(url: str, options: dict[str, Any]) -> SyncQueue:
 
 
 def lend(url: str, options: dict[str, Any], queue: SyncQueue) -> None:
-    """Let this process use a queue that is open already, as a folder cannot be opened twice."""
+    """Use a queue that is already open in this process, as a folder cannot be opened twice."""
     _opened.lend(url, options, queue)

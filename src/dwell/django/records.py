@@ -26,7 +26,7 @@ _STATUSES = {
 }
 
 
-#: What stands in the first line of a last error before the start of the attempt, and the worker.
+#: The text in the first line of a last error before the start of the attempt, and the worker.
 _AT, _BY = " at ", " by "
 
 
@@ -57,7 +57,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     def result(self, id_: str, status: TaskResultStatus, **fields: Any) -> TaskResult:
         """Return what Django calls a result, with fields that are not in the record.
 
-        Raises ImportError if the function of the task is not there any more.
+        Raises ImportError if the function of the task no longer exists.
         """
         task = import_string(self.task).using(
             priority=self.priority,
@@ -107,7 +107,7 @@ def result_of_message(message: Message) -> TaskResult:
         if message.state is not State.LEASED:
             workers[-1:] = [failure.worker] * len(workers[-1:])
     if message.state is State.DEAD:
-        # The clock of the store may be behind that of the worker.
+        # The clock of the store may be behind the clock of the worker.
         began = fields.get("started_at")
         ended = moment(message.died_ms)
         fields["finished_at"] = ended if began is None or ended is None else max(began, ended)
@@ -115,7 +115,7 @@ def result_of_message(message: Message) -> TaskResult:
 
 
 class Failure(NamedTuple):
-    """What the last error of a message says: what was raised, when its attempt began, and where."""
+    """The last error of a message: the exception, when its attempt began, and where."""
 
     error: TaskError
     started_ms: int | None = None
@@ -132,7 +132,7 @@ def failure_text(error: BaseException, started_ms: int, worker: str) -> str:
 
 
 def failure_of(text: str) -> Failure:
-    """Return what the last error of a message says; also of one that the store has written."""
+    """Return the last error of a message in parts, also if the store has written it."""
     line, _, trace = text.partition("\n")
     name, _, rest = line.partition(_AT)
     began, _, worker = rest.partition(_BY)

@@ -1,4 +1,4 @@
-"""The tasks of Django 6, or those of the package django-tasks for earlier releases."""
+"""The tasks of Django 6, or of the package django-tasks for earlier releases."""
 
 import django
 

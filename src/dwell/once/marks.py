@@ -41,7 +41,7 @@ def once(
     should do nothing. An error in the block rolls the transaction back, with the mark, and is
     raised. Another delivery that is under way is waited for, as long as the database waits for its
     row. ``key`` is what may be done only once, such as an order; without it that is the id of the
-    message, for ever. Raises InvalidInput for a connection that commits each statement by itself.
+    message, for ever. Raises InvalidInput for a connection that commits each statement.
     """
     name, place = _checked(table), _place(connection)
     values = (message.topic, message.id if key is None else key, time.time_ns() // 1_000_000)
@@ -60,7 +60,7 @@ def once(
 
 
 def forget(connection: Any, older_than_ms: int, table: str = TABLE) -> int:
-    """Remove the marks of messages that were done so long ago, and commit; return how many.
+    """Remove the marks of messages older than an age, and commit; return how many.
 
     A message that is delivered after that is done again.
     """
