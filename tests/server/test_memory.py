@@ -105,7 +105,7 @@ def test_a_server_with_little_memory_refuses_in_time(tmp_path, limit_bytes):
         assert server.process.poll() is None, server.other[-20:]
         found = {status for _, status in load.statuses}
         assert 200 in found
-        failures = [line for line in server.logs if line.get("level") == "ERROR"]
+        failures = [line for line in server.logs if line.get("level") == "error"]
         assert found <= {200, 429, 503, 507}, failures[-3:]
         assert not load.unanswered
         assert server.ask("GET", "/healthz")[0] == 200
