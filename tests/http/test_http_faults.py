@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -20,6 +21,7 @@ from dwell.server.memory import KEPT_BYTES, KEPT_FROM_PUTS_BYTES, Memory
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.limits import Limits
+from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
 from tests.http.served import served
 from tests.http.wire import Wire, ask, put_of, request
@@ -766,6 +768,27 @@ async def test_a_request_that_there_was_no_memory_to_read_is_no_bad_request(monk
     async with served() as server:
         assert (await ask(server, put_of("x"))).status == 503
         assert (await ask(server, b"GET / HTTP/9.9 x\r\n\r\n")).status == 400
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError(), 503),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 503),
+        (RuntimeError("can't start new thread"), 503),
+        (OSError(errno.EIO, "Input/output error"), 500),
+        (RuntimeError("another"), 500),
+    ],
+    ids=repr,
+)
+async def test_a_lack_of_memory_is_told_whatever_it_was_for(monkeypatch, error, status):
+    def fail(*given, **options):
+        raise error
+
+    async with served() as server:
+        monkeypatch.setattr(MemoryStore, "peek", fail)
+        answer = await ask(server, request("GET", "/v1/topics/t/peek"))
+        assert answer.status == status
 
 
 async def test_an_answer_that_there_is_no_memory_to_send_ends_the_connection(monkeypatch):

@@ -1,5 +1,6 @@
 """Answers to requests, and refusals that are not errors of the queue."""
 
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
@@ -68,7 +69,16 @@ def refused(error: Exception) -> Answer | None:
     if isinstance(error, Refusal):
         title = _TITLES.get(error.status, "")
         return problem(Problem("about:blank", title, error.status, problems.cut(error.detail)))
-    return problem(_NO_MEMORY) if isinstance(error, MemoryError) else None
+    return problem(_NO_MEMORY) if _lacks_memory(error) else None
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Tell whether there was no memory, be it for an object, a map or a thread."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    # CPython has no class of its own for a thread that could not be started.
+    is_thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
+    return is_thread or isinstance(error, MemoryError)
 
 
 #: Made in advance, as there may be no memory for it later.
