@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.waiting import until
 from tools.rooms import ROOT
 
-_SITE = Path(__file__).with_name("site")
+_SITE = Path(__file__).with_name("project")
 #: The interpreter with Django 6, where there is a Python that it runs on.
 NEWER = ROOT / ".brokers/django/bin/python"
 #: Django 5.2 with the package django-tasks, and Django 6.
