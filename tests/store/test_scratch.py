@@ -467,7 +467,7 @@ def driven(call: Coroutine[Any, Any, T], table: Table, changes: list[tuple[int, 
 
 
 async def test_a_flipped_bit_in_a_large_snapshot_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The checksums of a large one are computed beside the reading."""
     monkeypatch.setattr(snapshotreader, "_SMALL_BYTES", 0)
@@ -478,7 +478,7 @@ async def test_a_flipped_bit_in_a_large_snapshot_is_found(
         await queue.cancel("t", ["id-000001"])
     (path,) = (tmp_path / "store").glob("snapshot-*.dws")
     whole = path.read_bytes()
-    logging.getLogger("dwell").setLevel(logging.CRITICAL)
+    caplog.set_level(logging.CRITICAL, "dwell")
     for offset in range(2_000, len(whole), len(whole) // 40):
         if not any(whole[offset : offset + 1]):
             continue
