@@ -22,6 +22,9 @@ from tests.frames.frames import frames
 from tests.frames.kinds import NOW_MS
 from tests.http.test_http_api import ARROW, calling
 
+#: Threads that other tests have left may use the module ``random`` while a frame is drawn.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the:hypothesis.errors.HypothesisWarning")
+
 TOOLS = ("pyarrow", "polars", "pandas", "duckdb")
 
 
