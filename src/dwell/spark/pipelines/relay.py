@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -151,7 +151,7 @@ def relay(
     _remember(settings)
     tally = _Tally()
     into = _Into(settings, tally)
-    out = _Out(incoming.schema, settings, outgoing, tally)
+    out = _Out(incoming.schema, settings, outgoing or _to_target(settings), tally)
     due = spark.readStream.format("dwell").option("url", settings.url).option("view", "due")
     due = due.option("topics", settings.topic).option("lease", settings.lease)
     due = due.option("owner", files.owner(spark, settings.checkpoint))
@@ -248,12 +248,11 @@ class _Out:
     """Restores rows from a batch of messages, and sends them on."""
 
     def __init__(
-        self, schema: StructType, settings: RelaySettings, outgoing: Outgoing | None, tally: _Tally
+        self, schema: StructType, settings: RelaySettings, outgoing: Outgoing, tally: _Tally
     ) -> None:
         self._schema = schema
         self._settings = settings
-        self._is_read_once = outgoing is None and settings.bad_rows is None
-        self._outgoing = outgoing or _to_target(settings)
+        self._outgoing = outgoing
         self._tally = tally
 
     def restored(self, held: DataFrame) -> DataFrame:
@@ -265,12 +264,6 @@ class _Out:
         return rows.withColumn(files.TARGET, target.cast("string"))
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        if self._is_read_once:
-            read = Observation()
-            counted = batch.observe(read, F.count(F.lit(1)).alias("rows"))
-            self._outgoing(self.restored(counted), number)
-            self._tally.add("out", read.get["rows"])
-            return
         # The callback may read some of the rows, none, or all of them twice. The count is of the
         # messages taken, which are read once and cached for both.
         batch.persist(StorageLevel.MEMORY_AND_DISK)
