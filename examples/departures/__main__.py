@@ -20,9 +20,12 @@ from dwell.spark.pipelines.schedule import ScheduleSettings
 from dwell.spark.pipelines.schedule import run as schedule
 from examples.departures import data
 from examples.flights.processes import Server, store_of
+from examples.flights.sessions import session
 
 TOPIC = "departure"
 ID = "concat_ws('-', date, origin, destination, distance, coalesce(delay, 'none'))"
+#: A zone of no airport here.
+_ZONE = "Asia/Kathmandu"
 #: A local time in the zone of its row; to_utc_timestamp would read it in the session's zone first.
 DUE = "cast(concat(date, ' ', zone) AS TIMESTAMP)"
 #: The server is killed when so many rows are put.
@@ -40,7 +43,7 @@ def main() -> int:
     shutil.rmtree(folder, ignore_errors=True)
     table = data.load(options.rows)
     data.save(table, folder / "rows")
-    spark = _session(folder)
+    spark = session("departures", folder, more={"spark.sql.session.timeZone": _ZONE})
     try:
         with store_of(options.store, folder) as store, Server(folder, store) as server:
             is_right = _run(spark, server, folder, data.truth(table), len(table))
@@ -122,20 +125,6 @@ def _timed(rows: int, work: Callable[[], T]) -> T:
     said = found if isinstance(found, str) else f"drain: {rows:,} messages"
     print(f"{said} ({rows / took_s:,.0f} a second)", flush=True)
     return found
-
-
-def _session(folder: Path) -> SparkSession:
-    """Return a session that tries a task again which a killed server has failed."""
-    settings = {
-        "spark.log.level": "OFF",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "Asia/Kathmandu",
-    }
-    spark = dwell.spark.session("departures", "local[2,4]", settings)
-    dwell.spark.register(spark)
-    return spark
 
 
 def _parser() -> argparse.ArgumentParser:

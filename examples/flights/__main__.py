@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-import dwell.spark
 from examples.flights import audit, data, replay, report
 from examples.flights.plan import Replay, expected
 from examples.flights.processes import Server, now_ms, store_of
+from examples.flights.sessions import session
 
 _YEAR_MIN = 365 * 24 * 60
 
@@ -27,7 +27,7 @@ def main() -> int:
     for old in (folder, kept):
         shutil.rmtree(old, ignore_errors=True)
     folder.mkdir(parents=True)
-    spark = _session(folder)
+    spark = session("flights", folder)
     try:
         with store_of(options.store, folder) as store, Server(folder, store) as server:
             books = _run(spark, server, folder, kept, options)
@@ -60,19 +60,6 @@ def _run(
 def _warm_up(spark: SparkSession, url: str) -> None:
     """Let Spark start what it needs to talk to the server: that takes seconds, and only once."""
     spark.read.format("dwell").option("url", url).load().count()
-
-
-def _session(folder: Path) -> SparkSession:
-    """Return a session that tries a task again which a killed server has failed."""
-    settings = {
-        "spark.log.level": "OFF",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
-    }
-    spark = dwell.spark.session("flights", "local[2,4]", settings)
-    dwell.spark.register(spark)
-    return spark
 
 
 def _parser() -> argparse.ArgumentParser:

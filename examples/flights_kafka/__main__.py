@@ -15,6 +15,7 @@ from bench.brokers import connector_jars, kafka_server
 from examples.flights import audit, data, report
 from examples.flights.plan import TOPIC, Replay, expected
 from examples.flights.processes import Outage, Server, now_ms
+from examples.flights.sessions import session
 from examples.flights_kafka import sent
 from examples.flights_kafka.producer import EVENTS, PLAN, Airline, make_topics
 from examples.flights_kafka.relays import Relay
@@ -38,7 +39,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as name, kafka_server() as kafka:
         folder = Path(name)
-        spark = _session(folder)
+        spark = session("flights-kafka", folder, "local[2]", {"spark.jars": connector_jars()})
         try:
             with Server(folder, str(folder / "store")) as server:
                 return _run(spark, server.url, kafka.hosts, folder, kept, options)
@@ -146,19 +147,6 @@ def _report(
         print(f"{mark} {check.what:42} {check.queue:>9,}   data set {check.data:>9,}")
     print(f"\nThe report of the audit: {kept / 'audit.html'}")
     return 0 if books.is_balanced and all(check.holds for check in found) else 1
-
-
-def _session(folder: Path) -> SparkSession:
-    settings = {
-        "spark.jars": connector_jars(),
-        "spark.log.level": "OFF",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
-    }
-    spark = dwell.spark.session("flights-kafka", "local[2]", settings)
-    dwell.spark.register(spark)
-    return spark
 
 
 def _parser() -> argparse.ArgumentParser:

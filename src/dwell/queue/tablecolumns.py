@@ -40,7 +40,7 @@ _FORMS = "numbers, text, binary, moments, spans, or a map of text to text"
 _EXTENSION = b"ARROW:extension:name"
 #: Where pandas says which columns are its index.
 _PANDAS = b"pandas"
-#: What a whole number looks like in text, and a number of milliseconds.
+#: Patterns of a whole number in text, and of a number of milliseconds.
 _NUMBER = "^[+-]?[0-9]+$"
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 
@@ -139,7 +139,7 @@ async def _column(column: Any, name: str) -> Any:
     if isinstance(column.type, pa.JsonType):
         column = column.cast(column.type.storage_type)
     if pa.types.is_dictionary(column.type) and pa.types.is_null(column.type.value_type):
-        # Categories of pandas of which there are none.
+        # Categories of pandas without a single value.
         column = column.cast(pa.null())
     size_bytes = sum(_unpacked_bytes(pa, chunk) for chunk in column.chunks)
     if size_bytes > MAX_BATCH_BYTES:

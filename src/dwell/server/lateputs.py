@@ -51,7 +51,7 @@ class LatePuts:
         """Return how late a message is that is taken now, from its due or its late put."""
         late_ms = now_ms - due_ms
         if late_ms > _LATE_MS and self._puts:
-            late_ms = min(late_ms, now_ms - self._put_ms(number))
+            late_ms = min(late_ms, now_ms - self._put_of(number)[1])
         return max(late_ms, 0)
 
     def many_late_ms(self, due_ms: I64, numbers: U64, now_ms: int) -> I64:
@@ -63,12 +63,11 @@ class LatePuts:
             late_ms[late] = np.minimum(late_ms[late], now_ms - self._many_put_ms(numbers[late]))
         return late_ms
 
-    def _put_ms(self, number: int) -> int:
-        """Return when a message was put late, 0 when it was not."""
-        return self._put_of(number)[1]
-
     def _many_put_ms(self, numbers: U64) -> I64:
-        """Return the same for ascending numbers; messages of one put are looked up together."""
+        """Return when messages with ascending numbers were put late, 0 for the others.
+
+        Messages of one put are looked up together.
+        """
         found, at = np.zeros(len(numbers), np.int64), 0
         while at < len(numbers):
             last, put_ms = self._put_of(int(numbers[at]))

@@ -35,7 +35,7 @@ _ASK_S = 10.0
 _WIDENED_AFTER = 100
 #: The argument of consumers of streams; other queues refuse it.
 _STREAM = "x-stream-offset"
-#: What RabbitMQ says when messages were not acked within its consumer_timeout.
+#: RabbitMQ's reason to close a channel whose messages outlasted its consumer_timeout.
 _TOO_LATE = "delivery acknowledgement"
 #: A header that an interceptor of RabbitMQ can write: when the broker got the message.
 _AT = "timestamp_in_ms"

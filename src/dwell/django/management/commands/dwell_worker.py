@@ -1,4 +1,4 @@
-"""``manage.py dwell_worker``: runs tasks until it is told to stop."""
+"""``manage.py dwell_worker``: runs tasks until a signal stops it."""
 
 import os
 import socket
