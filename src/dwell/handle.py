@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+from importlib import import_module
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -28,8 +29,9 @@ class Handle:
     :class:`dwell.SyncQueue`. Both close it at the end.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, kind: type[Queue] = Queue) -> None:
         self.store = store
+        self._kind = kind
         self._queue: Queue | None = None
         self._sync: SyncQueue | None = None
 
@@ -40,7 +42,7 @@ class Handle:
         raise AttributeError(f"a handle has no {name!r}, it is a store that is not open yet{told}")
 
     async def __aenter__(self) -> Queue:
-        queue = Queue(self.store)
+        queue = self._kind(self.store)
         await queue.open()
         self._queue = queue
         return queue
@@ -50,7 +52,7 @@ class Handle:
         await self._queue.close()
 
     def __enter__(self) -> SyncQueue:
-        queue = SyncQueue(Queue(self.store))
+        queue = SyncQueue(self._kind(self.store))
         queue.open()
         self._sync = queue
         return queue
@@ -61,18 +63,33 @@ class Handle:
 
 
 def open(  # noqa: A001 - read as dwell.open
-    url: str | os.PathLike[str], *, clock: Clock | None = None, **options: Any
+    url: str | os.PathLike[str],
+    *,
+    clock: Clock | None = None,
+    admin_socket: bool = False,
+    **options: Any,
 ) -> Handle:
     """Return a handle on the store at a URL; the store is opened by ``with``.
 
     ``"memory:"`` keeps messages in this process; a path, or ``"file:"`` and a path, keeps them in
     that folder; ``"http://localhost:8410"`` is a server's (``clock`` is then the server's own);
     ``"redis://localhost:6379/0"`` keeps them in a Redis or Valkey that many instances share.
-    ``options`` are the store's: see :class:`dwell.store.memory.MemoryStore`,
-    ``dwell.store.embedded.EmbeddedStore``, ``dwell.store.redis.RedisStore`` and
-    ``dwell.client.store.HttpStore``. Raises InvalidUrl.
+    With ``admin_socket``, the command line can use a folder while this program has it open, which
+    needs ``pip install 'dwell[server]'``. ``options`` are the store's: see
+    :class:`dwell.store.memory.MemoryStore`, ``dwell.store.embedded.EmbeddedStore``,
+    ``dwell.store.redis.RedisStore`` and ``dwell.client.store.HttpStore``. Raises InvalidUrl.
     """
-    return Handle(store_at(url, clock or RealClock(), options))
+    store = store_at(url, clock or RealClock(), options)
+    return Handle(store, _admitting() if admin_socket else Queue)
+
+
+def _admitting() -> type[Queue]:
+    """Return the class of queues with an admin socket, which is a part of the server."""
+    try:
+        found: type[Queue] = import_module("dwell.server.adminsocket").AdmittingQueue
+    except ImportError as error:
+        raise InvalidUrl(f"admin_socket: needs pip install 'dwell[server]': {error}") from None
+    return found
 
 
 def store_at(url: str | os.PathLike[str], clock: Clock, options: dict[str, Any]) -> Store:

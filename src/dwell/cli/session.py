@@ -1,12 +1,14 @@
 """The session: the options before the command, which select the store and the output."""
 
+import os
 import re
+import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import typer
 
@@ -16,7 +18,7 @@ from dwell.cli import given
 from dwell.cli.exits import refused_after, require
 from dwell.cli.output import Output
 from dwell.cli.texts import printable
-from dwell.errors import AccessDenied, NotAStore
+from dwell.errors import AccessDenied, NotAStore, StoreLocked
 from dwell.message import Result
 from dwell.threads.sync import SyncQueue
 
@@ -24,6 +26,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 #: How many topics an error names.
 _NAMES = 10
 _RETRIES = 4
+#: The limit of the system for the path of a socket.
+_MOST_PATH_BYTES = 107
 _FILE = re.compile(r"file:(?://)?", re.IGNORECASE)
 
 
@@ -50,7 +54,14 @@ class Session:
         folder = folder_of(self.store)
         if folder is not None and not create:
             require_store(folder)
-        with handle as queue:
+        with ExitStack() as stack:
+            try:
+                queue = stack.enter_context(handle)
+            except StoreLocked:
+                admitted = None if folder is None else stack.enter_context(admin_url(folder))
+                if admitted is None:
+                    raise
+                queue = stack.enter_context(dwell.open(admitted))
             yield queue
 
     def say_if_missing(self, queue: SyncQueue, *topics: str) -> None:
@@ -106,6 +117,27 @@ def folder_of(url: str) -> Path | None:
     if scheme := _FILE.match(url):
         return Path(unquote(url[scheme.end() :]))
     return None if _SCHEME.match(url) else Path(url)
+
+
+@contextmanager
+def admin_url(folder: Path) -> Iterator[str | None]:
+    """Yield the URL of the program that has a folder open; None if it admits nobody."""
+    # Imported here, as commands for a server need nothing of a folder.
+    from dwell.store.embedded.folder import SOCKET
+
+    path = folder.absolute() / SOCKET
+    with ExitStack() as stack:
+        if len(bytes(path)) > _MOST_PATH_BYTES and Path("/proc/self/fd").is_dir():
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, fd)
+            path = Path(f"/proc/self/fd/{fd}") / SOCKET
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(bytes(path))
+            except OSError:
+                yield None
+                return
+        yield f"http+unix://{quote(bytes(path))}"
 
 
 def require_store(folder: Path) -> None:

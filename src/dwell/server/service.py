@@ -38,6 +38,7 @@ class Service:
     most_body_bytes: int = MAX_BODY_BYTES
     token_percent: int = 100
     socket_mode: int = 0o600
+    take_spacing_ms: float = TAKE_SPACING_MS
     hosts: Hosts = field(default_factory=Hosts)
     lateness: Histogram = field(default_factory=Histogram)
     ports: "list[Port]" = field(default_factory=list)
@@ -53,7 +54,7 @@ class Service:
     def __post_init__(self) -> None:
         self.board = Board(self.queue)
         self.quotas = Quotas(self.queue, self.tokens)
-        self.queue.space_takes(TAKE_SPACING_MS)
+        self.queue.space_takes(self.take_spacing_ms)
         # A store that is not the server's own notes none.
         self._late_puts = getattr(self.queue.store, "late_puts", LatePuts())
 

@@ -103,7 +103,7 @@ class Core:
     ) -> None:
         """Lock the folder, restore the state, and start writing."""
         self._hold = Hold(self.disk, self.folder, self._segment_bytes)
-        self.label = self._hold.label
+        self.label, self.folder_fd = self._hold.label, self._hold.fd
         # Positions of the cut tail are assigned again.
         self.recent = Recent(self.limits.recent_bytes)
         self._flusher, self._flush_after_s, self._free_after_s = None, 0.0, 0.0

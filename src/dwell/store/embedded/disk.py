@@ -116,7 +116,7 @@ class Disk:
             return ", which is this one: use the queue that it has open, or close that first"
         return (
             "; only one can have it open, so let a server (dwell serve) have it, and all others "
-            "open http://localhost:8410"
+            "open http://localhost:8410, or open it with admin_socket=True for the command line"
         )
 
     def create(self, path: Path, size_bytes: int) -> int:

@@ -20,6 +20,8 @@ FORMAT = 4
 #: The hash of callers' ids in new stores; a store keeps the hash it was made with.
 _IDS = 2
 LABEL = "dwell.json"
+#: Where a program that has the folder open may listen.
+SOCKET = "admin.sock"
 #: The first format whose labels have a checksum.
 _CHECKED_FORMAT = 3
 
@@ -58,7 +60,8 @@ class Hold:
             raise NotAStore(f"{folder}: is a file, expected a folder")
         disk.make_folder(folder)
         with contextlib.ExitStack() as stack:
-            stack.callback(disk.let_go, folder, disk.hold(folder))
+            self.fd = disk.hold(folder)
+            stack.callback(disk.let_go, folder, self.fd)
             names = disk.names(folder)
             if LABEL not in names and set(names) - {LOCK, f"{LABEL}.new"}:
                 raise NotAStore(f"{folder}: holds files but no {LABEL}, so it is not a store")
