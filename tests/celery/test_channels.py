@@ -1,5 +1,6 @@
 """What a channel of kombu does over each store."""
 
+import asyncio
 import contextlib
 import multiprocessing
 import os
@@ -10,7 +11,8 @@ import pytest
 from kombu.exceptions import ChannelError
 
 import dwell
-from dwell.celery import link, upkeep
+from dwell.celery import directory, intake, link, upkeep
+from dwell.celery.directory import queue_row
 from dwell.celery.names import topic_of
 from tests.celery.brokers import emptied
 from tests.waiting import until
@@ -113,6 +115,53 @@ def test_a_prefetch_count_bounds_what_is_delivered(connect, store):
     until(lambda: counts(store, queue) == (0, 3, 3, 0))
 
 
+def test_an_ack_of_several_leaves_what_was_not_delivered(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks")
+    other = kombu.Queue("others")(connection.default_channel)
+    publish(connection, queue, *range(5))
+    publish(connection, other, "x")
+    consumer = Consumer(connection, queue, prefetch=10)
+    connection.drain_events(timeout=30)
+    until(lambda: counts(store, queue) == (0, 0, 5, 0))
+    # The tag of another queue, which was delivered after the first and taken after all.
+    other.get().ack(multiple=True)
+    until(lambda: counts(store, queue) == (0, 0, 4, 0))
+    until(lambda: counts(store, other) == (0, 0, 0, 0))
+    assert consumer.until(5) == [*range(5)]
+
+
+def test_an_ack_of_several_up_to_a_message_that_is_settled_does_nothing(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks")
+    publish(connection, queue, *range(5))
+    consumer = Consumer(connection, queue, prefetch=5)
+    assert consumer.until(5) == [*range(5)]
+    tag = consumer.messages[0].delivery_tag
+    consumer.messages[0].ack()
+    consumer.messages[0].channel.basic_ack(tag, multiple=True)
+    consumer.messages[1].ack()
+    until(lambda: counts(store, queue) == (0, 0, 3, 0))
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[]", b"{}", b'{"properties": 7}', b"\xff"])
+def test_a_message_of_others_is_set_aside(connect, store, body):
+    connection, queue = connect(), kombu.Queue("tasks")
+    store("put", "tasks", body, id="odd", priority=0)
+    publish(connection, queue, *range(3))
+    consumer = Consumer(connection, queue, prefetch=1, acks=3)
+    assert consumer.until(3) == [*range(3)]
+    until(lambda: counts(store, queue) == (0, 0, 0, 1))
+    assert store("get", "tasks", "odd").last_error.startswith("no message of kombu: ")
+
+
+def test_a_message_of_others_does_not_hide_the_next_of_a_get(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks")
+    store("put", "tasks", b"no JSON", id="odd", priority=0)
+    publish(connection, queue, 1)
+    assert queue(connection.default_channel).get().payload == 1
+    assert queue(connection.default_channel).get() is None
+    assert store("get", "tasks", "odd").state is dwell.State.DEAD
+
+
 def test_what_was_taken_ahead_is_given_back_when_work_takes_long(connect, store):
     connection, queue = connect(), kombu.Queue("tasks")
     publish(connection, queue, *range(2000))
@@ -178,6 +227,54 @@ def test_a_lease_that_has_ended_is_given_up(connect, store):
     consumer.messages[0].ack()
     consumer.messages[1].ack()
     until(lambda: counts(store, queue) == (0, 0, 0, 0))
+
+
+def test_a_call_that_fails_leaves_no_message_undelivered(connect, monkeypatch):
+    """Messages without acks are acked as they are taken, beside others of the same take."""
+    connection = connect(lease="1s")
+    shared = connection.connection.link
+    works, events = kombu.Queue("works"), kombu.Queue("events")
+    fails, true_ack = ["once"], shared.queue.ack
+
+    async def ack(*args, **words):
+        if fails:
+            fails.pop()
+            raise dwell.ServerUnreachable("away for a moment")
+        return await true_ack(*args, **words)
+
+    monkeypatch.setattr(shared.queue, "ack", ack)
+    channel, got = connection.default_channel, []
+    for queue, no_ack in ((works, False), (events, True)):
+        publish(connection, queue, queue.name)
+        channel._intake._topics |= {queue.name: intake.Consumed(queue.name, no_ack)}
+        channel._callbacks[queue.name] = lambda message: got.append(message.decode())
+    shared.run(channel._intake._start)
+    while sorted(got) != ["events", "works"]:
+        connection.drain_events(timeout=30)
+    assert not fails
+
+
+def test_leases_of_a_store_that_was_replaced_end_no_others(connect, store):
+    connection, queue = connect(lease="1s"), kombu.Queue("tasks")
+    publish(connection, queue, *range(3))
+    consumer = Consumer(connection, queue, prefetch=3)
+    consumer.until(3)
+    held = connection.default_channel._intake
+    # As after a restore: a message of another life of the store.
+    with dwell.open("memory:") as other:
+        other.put("t", b"x")
+        foreign = str(other.take("t")[0].receipt)
+    held._held = {foreign: None, **held._held}
+    end = time.monotonic() + 2.5
+    until(lambda: time.monotonic() > end)
+    assert foreign not in held._held
+    assert counts(store, queue) == (0, 0, 3, 0)
+    held._held[foreign] = None
+    held._acked.append(foreign)
+    consumer.messages[0].ack()
+    until(lambda: counts(store, queue) == (0, 0, 2, 0))
+    connection.release()
+    assert counts(store, queue) == (0, 2, 0, 0)
 
 
 def test_a_held_message_is_kept_longer_than_its_lease(connect, store):
@@ -314,6 +411,129 @@ def test_a_queue_exists_once_it_was_declared(connect):
     queue.delete()
     with pytest.raises(ChannelError):
         queue.queue_declare(passive=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"expires": 1.0}),
+        ({"expires": 60.0}, {}),
+        ({"expires": 60.0}, {"expires": 1.0}),
+        ({}, {"auto_delete": True}),
+        ({"expires": 86_400.0}, {"auto_delete": True}),
+    ],
+)
+def test_a_queue_keeps_the_life_that_it_was_declared_with(connect, store, first, second):
+    queue = kombu.Queue("tasks", **first)
+    publish(connect(), queue, 1)
+    before = store("get", "kombu.queues", "tasks")
+    with pytest.raises(ChannelError, match="PRECONDITION_FAILED - queue 'tasks'") as raised:
+        kombu.Queue("tasks", **second)(connect().default_channel).declare()
+    assert raised.value.reply_code == "406"
+    assert store("get", "kombu.queues", "tasks") == before
+    publish(connect(), queue, 2)
+    assert counts(store, queue) == (0, 2, 0, 0)
+
+
+def test_a_queue_of_an_older_version_has_only_an_end_or_none(connect, store):
+    store("put", "kombu.queues", b"stays", id="stays", due=4_102_444_800_000)
+    for name in ("goes", "goes.too"):
+        store("put", "kombu.queues", name.encode(), id=name, delay="1h")
+    declare = connect().default_channel.queue_declare
+    declare("stays")
+    declare("goes", arguments={"x-expires": 60_000})
+    for name, arguments in (("stays", {"x-expires": 60_000}), ("goes.too", {})):
+        with pytest.raises(ChannelError):
+            declare(name, arguments=arguments)
+
+
+def test_a_name_that_is_too_long_leaves_nothing(connect, store, monkeypatch):
+    monkeypatch.setattr(upkeep, "_SWEEP_S", 0.2)
+    name = "q" * 201
+    with pytest.raises(dwell.InvalidTopic):
+        connect().default_channel.queue_declare(name)
+    assert store("get", "kombu.queues", name) is None
+    # A row that an older version left stops no other queue.
+    for id_, body in ((name, name), ("short", "short")):
+        store("put", "kombu.queues", body.encode(), id=id_)
+    store("put", "short", b"x")
+    Consumer(connect(), kombu.Queue("other"))
+    until(lambda: not store("stats").topics["short"].ready)
+
+
+def test_a_queue_whose_tasks_wait_or_run_is_not_deleted_if_empty(connect, store):
+    channel, queue = connect().default_channel, kombu.Queue("tasks")
+    queue(channel).declare()
+    store("put", "tasks", b"{}", delay="1h", id="later")
+    channel.queue_delete("tasks", if_empty=True)
+    store("reschedule", "tasks", "later", delay=0)
+    channel.queue_delete("tasks", if_empty=True)
+    (taken,) = store("take", "tasks")
+    channel.queue_delete("tasks", if_empty=True)
+    assert store("get", "tasks", "later") is not None
+    store("ack", taken)
+    assert channel._has_queue("tasks")
+    channel.queue_delete("tasks", if_empty=True)
+    assert not channel._has_queue("tasks")
+
+
+def test_a_message_that_was_lost_before_it_was_delivered_takes_no_place(connect, store):
+    connection, queue = connect(), kombu.Queue("tasks")
+    publish(connection, queue, *range(4))
+    consumer = Consumer(connection, queue, prefetch=2)
+    intake_ = connection.default_channel._intake
+    until(lambda: len(intake_._buffer) == 2)
+    # As after an outage that was longer than a lease.
+    connection.connection.link.run(intake_._give_back, list(intake_._held))
+    for expected in range(4):
+        while len(consumer.messages) <= expected:
+            connection.drain_events(timeout=30)
+        consumer.messages[expected].ack()
+    assert consumer.bodies == [*range(4)]
+    assert intake_.held == 0
+
+
+def test_a_sweep_that_was_stopped_leaves_a_queue_that_was_declared_again(
+    connect, store, monkeypatch
+):
+    monkeypatch.setattr(directory, "_LEASE_S", 0.05)
+    connection, queue = connect(), kombu.Queue("tasks", expires=0.05)
+    queue(connection.default_channel).declare()
+    shared = connection.connection.link
+    true_take = shared.queue.take
+
+    async def take(*args, **words):
+        batch = await true_take(*args, **words)
+        if len(batch):
+            # The process is stopped here for longer than the lease.
+            await shared.upkeep.directory.declare(queue_row("tasks"), None)
+            await shared.queue.put("tasks", b"new", id="new")
+        return batch
+
+    monkeypatch.setattr(shared.queue, "take", take)
+    until(
+        lambda: not shared.run(shared.upkeep.directory.sweep, []) and store("get", "tasks", "new")
+    )
+    assert store("get", "kombu.queues", "tasks").state is dwell.State.DELAYED
+
+
+def test_a_queue_that_is_declared_while_it_is_deleted_is_a_new_one(connect, store, monkeypatch):
+    channel = connect().default_channel
+    channel.queue_declare("tasks")
+    shared = connect().connection.link
+    true_clear, declared = shared.queue.clear, []
+
+    async def clear(topic):
+        row = queue_row("tasks")
+        declared.append(asyncio.create_task(shared.upkeep.directory.declare(row, None)))
+        await asyncio.sleep(0.2)
+        assert not declared[0].done()
+        return await true_clear(topic)
+
+    monkeypatch.setattr(shared.queue, "clear", clear)
+    channel.queue_delete("tasks")
+    until(lambda: declared[0].done())
+    assert channel._has_queue("tasks")
 
 
 def test_a_purge_cancels_what_waits_and_leaves_what_is_dead(connect, store):

@@ -50,6 +50,35 @@ def test_all_messages_of_a_task_are_cancelled(app, found):
     assert found(*ids) == []
 
 
+def test_tasks_whose_ids_look_like_those_of_its_retries_stay(app, found):
+    whole = app.send_task("shop.pay", countdown=3600, task_id="order-17")
+    parts = [
+        app.send_task("shop.pay", countdown=3600, task_id=f"order-17:{part}") for part in (1, 2, 15)
+    ]
+    app.send_task("shop.pay", countdown=3600, task_id="order-17", retries=3)
+    whole.revoke()
+    ids = [f"order-17:{number}" for number in range(1, 16)]
+    assert [message.id for message in found("order-17", *ids)] == [part.id for part in parts]
+    assert {part.state for part in parts} == {"PENDING"}
+
+
+def test_more_tasks_than_one_call_takes_are_cancelled_at_once(app, found):
+    with app.producer_or_acquire() as producer, producer.batch():
+        tasks = [app.send_task("shop.pay", countdown=3600, producer=producer) for _ in range(700)]
+    app.control.revoke([task.id for task in tasks])
+    assert found(*[task.id for task in tasks]) == []
+
+
+def test_a_queue_that_an_older_version_let_in_stops_no_revocation(app, found, url):
+    task = app.send_task("shop.pay", countdown=3600)
+    shared = link.acquire(url, {})
+    name = "q" * 201
+    shared.run(shared.queue.put, "kombu.queues", name.encode(), id=name, due=4_102_444_800_000)
+    link.release(shared)
+    task.revoke()
+    assert found(task.id) == []
+
+
 def test_messages_of_one_task_do_not_take_each_others_place(app, found):
     task = uuid.uuid4().hex
     for number in range(20):

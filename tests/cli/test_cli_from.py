@@ -1,12 +1,14 @@
 """``dwell put --from``: rows of a file are messages, and those that are none are written out."""
 
 import csv
+import datetime as dt
 import json
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.ipc
+import pyarrow.parquet as pq
 import pytest
 
 DUE_MS = 4_102_444_800_000
@@ -111,6 +113,42 @@ def test_bad_rows_of_csv_are_told_by_their_numbers_and_end_nothing(cli, tmp_path
         # An empty body is a body; other empty fields are not given.
         assert queue.get("t", "i24998").body == b""
         assert (queue.get("t", "i24998").priority, queue.get("t", "i24997").priority) == (1024, 7)
+
+
+@pytest.mark.parametrize("line", ['bad,"6 inch pipe', 'bad,"a" b', '"bad,x'])
+@pytest.mark.parametrize("at", [0, 12_000, 24_999])
+def test_a_quote_that_is_not_closed_takes_no_other_row(cli, tmp_path, line, at):
+    file, rejected = tmp_path / "rows.csv", tmp_path / "rejected.ndjson"
+    rows = [f'i{number},"x ""{number}""\nof two lines"' for number in range(25_000)]
+    rows[at] = line
+    file.write_text("\n".join(["id,body", *rows]))
+    (answer,) = cli.json("put", "t", "--from", str(file), "--rejected", str(rejected), code=1)
+    with cli.queue() as queue:
+        pages = list(queue.pages("t", "ready"))
+    found = {message.id for page in pages for message in page}
+    told = [json.loads(one) for one in rejected.read_text().splitlines()]
+    assert (answer["created"], answer["rejected"]) == (len(found), len(told))
+    # The row after it may be its second line; from there on all is read as it is.
+    assert {f"i{number}" for number in range(25_000)} - found <= {f"i{at}", f"i{at + 1}"}
+    assert told[0]["row"] == at
+    assert told[0]["reason"].startswith("is no CSV: ")
+
+
+def test_a_folder_has_the_columns_of_all_its_files(cli, tmp_path):
+    folder = tmp_path / "rows.parquet"
+    folder.mkdir()
+    due = pa.array([dt.datetime(2099, 1, 1)], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"id": ["a"], "body": ["now"]}), folder / "part-0.parquet")
+    pq.write_table(
+        pa.table({"id": ["b"], "body": ["later"], "due": due}), folder / "part-1.parquet"
+    )
+    rejected = tmp_path / "rejected.ndjson"
+    (answer,) = cli.json("put", "t", "--from", str(folder), "--rejected", str(rejected), code=1)
+    # A row without a due is bad, as it is in a single file.
+    assert (answer["created"], answer["rejected"]) == (1, 1)
+    assert cli.get("t", "b").due_ms == 4_070_908_800_000
+    pq.write_table(pa.table({"id": [["x"]], "body": ["y"]}), folder / "part-2.parquet")
+    assert "from: cannot read" in cli.error("put", "t", "--from", str(folder))
 
 
 def test_a_file_that_ends_early_tells_what_was_put(cli, tmp_path):

@@ -170,6 +170,83 @@ except TaskResultDoesNotExist:
     assert site.run(code).splitlines() == ["None", "READY", "not put"]
 
 
+def test_what_cannot_be_put_is_refused_before_the_transaction_commits(site_at, tmp_path):
+    site = site_at(f"{tmp_path}/store", on_commit=True)
+    code = """
+import datetime
+from django.db import transaction
+from django.utils import timezone
+far = timezone.now() + datetime.timedelta(days=50_000)
+for call in (
+    lambda: tasks.mail.enqueue("x" * (1 << 20)),
+    lambda: tasks.mail.using(run_after=far).enqueue("x"),
+):
+    try:
+        with transaction.atomic():
+            call()
+    except Exception as error:
+        print(type(error).__name__)
+"""
+    assert site.run(code).splitlines() == ["InvalidBody", "InvalidTime"]
+
+
+def test_a_queue_that_is_full_leaves_the_other_tasks_of_a_transaction(site_at, tmp_path):
+    site = site_at(f"{tmp_path}/store", on_commit=True)
+    with dwell.open(f"{tmp_path}/store") as queue:
+        queue.configure("django.mail", max_pending=1)
+    code = """
+from django.db import transaction
+from dwell.django.tasks import TaskResultDoesNotExist
+with transaction.atomic():
+    put = [tasks.mail.enqueue("a"), tasks.mail.enqueue("b"), tasks.add.enqueue(1, 2)]
+for result in put:
+    try:
+        print(backend.get_result(result.id).status)
+    except TaskResultDoesNotExist:
+        print("not put")
+"""
+    assert site.run(code).splitlines() == ["READY", "not put", "READY"]
+
+
+def test_attempts_are_those_that_raise(site_at, server_url):
+    prefix = f"{uuid.uuid4().hex}."
+    site = site_at(server_url, prefix=prefix, attempts=2, retry="10ms")
+    id_ = site.run("print(tasks.fails.enqueue('x').id)")
+    topic, lost = f"{prefix}default", 0
+    with dwell.open(server_url) as queue:
+
+        def lose():
+            (message,) = queue.take(topic, wait="10s", lease="10ms")
+            return message.attempt
+
+        assert [lose(), lose()] == [1, 2]
+        site.burst()
+        # It has raised once, at attempt 3 or later, and waits for its retry.
+        while str(queue.get(topic, id_).state) != "dead":
+            lost += 1
+            assert lost < 10
+            site.burst()
+    assert [words[0] for words in site.notes()] == ["fails", "fails"]
+    assert site.run(_SHOW + f"show({id_!r})").endswith("['ValueError']")
+
+
+def test_a_result_that_is_too_large_is_a_failure(site):
+    id_ = site.run("print(tasks.grows.enqueue(1 << 20).id)")
+    site.burst()
+    site.burst()
+    assert site.run(_SHOW + f"show({id_!r})") == "FAILED 1 ['ValueError']"
+    assert site.notes() == [["grows"]]
+
+
+def test_a_receiver_that_raises_is_no_failure_of_the_task(site):
+    code = "from dwell.django.tasks import task_enqueued; tasks.connect_bad(task_enqueued)"
+    id_ = site.run(f"{code}; print(tasks.mail.enqueue('bad receivers').id)")
+    site.burst()
+    site.burst()
+    assert site.run(_SHOW + f"show({id_!r})") == "SUCCESSFUL 1 []"
+    assert site.notes() == [["mail", "bad", "receivers"]]
+
+
 def test_without_it_a_task_is_put_at_once(site):
     code = """
 from django.db import transaction

@@ -1,5 +1,6 @@
 """Effects that count once: marks in SQLite and PostgreSQL, tokens in a Redis."""
 
+import asyncio
 import contextlib
 import signal
 import subprocess
@@ -12,7 +13,15 @@ import redis
 
 import dwell
 from bench.postgres import postgres_server
-from dwell.once import StillRunning, create_table, forget, once, once_on_redis
+from dwell.once import (
+    StillRunning,
+    TransactionLost,
+    create_table,
+    forget,
+    once,
+    once_on_redis,
+)
+from dwell.worker import Worker
 from tests.once.payer import connected
 from tests.redis.servers import redis_server
 from tests.waiting import until
@@ -112,6 +121,27 @@ def test_deliveries_at_once_count_once(connect):
     assert balance(connect()) == 1
 
 
+def test_a_transaction_that_is_rolled_back_in_the_block_is_told(connect, database):
+    """PostgreSQL answers the commit of an aborted transaction with a rollback."""
+    connection = connect()
+    is_postgres = database.startswith("postgresql")
+    told = psycopg.Error if is_postgres else TransactionLost
+    with pytest.raises(told), once(message(), connection) as is_first:  # noqa: PT012
+        assert is_first
+        connection.cursor().execute("UPDATE accounts SET balance = balance + 1")
+        if is_postgres:
+            with contextlib.suppress(psycopg.Error):
+                connection.cursor().execute("SELECT nothing")
+        else:
+            connection.rollback()
+    assert balance(connection) == 0
+    assert pay(connection, message())
+    lost = "dwell_once: the mark of 'P-2' is gone"
+    with pytest.raises(TransactionLost, match=lost), once(message("P-2"), connection):
+        connection.rollback()
+    assert balance(connection) == 1
+
+
 def test_marks_are_forgotten_after_a_while(connect):
     connection = connect()
     pay(connection, message())
@@ -199,6 +229,48 @@ def test_a_token_that_another_has_is_waited_for_by_a_retry(client):
             once_on_redis(message(), client),
         ):
             pass
+
+
+def test_topics_and_ids_with_colons_have_tokens_of_their_own(client):
+    for given in (message("eu:17", "orders"), message("17", "orders:eu")):
+        with once_on_redis(given, client) as is_first:
+            assert is_first
+
+
+async def test_waiting_for_another_delivery_uses_up_no_attempts(client):
+    killed = once_on_redis(message(), client, holds_ms=1_000)
+    assert killed.__enter__()
+    done = asyncio.Event()
+    async with dwell.open("memory:") as queue:
+        await queue.put("payments", b"{}", id="P-1", max_attempts=1)
+        worker = Worker(queue)
+
+        @worker.on("payments", retry="10ms")
+        async def work(given):
+            with once_on_redis(given, client) as is_first:
+                assert is_first
+            done.set()
+
+        serving = asyncio.create_task(worker.serve())
+        await done.wait()
+        worker.stop()
+        await serving
+        assert (await queue.stats()).topics["payments"].dead == 0
+
+
+def test_a_block_that_takes_longer_than_its_token_is_done_all_the_same(client, caplog):
+    with once_on_redis(message(), client, holds_ms=20):
+        until(lambda: not client.keys("dwell-once:*"))
+    with once_on_redis(message(), client) as is_first:
+        assert not is_first
+    assert not caplog.records
+
+
+def test_a_block_that_takes_so_long_that_another_began_says_so(client, caplog):
+    with once_on_redis(message(), client, holds_ms=20):
+        until(lambda: not client.keys("dwell-once:*"))
+        client.set("dwell-once:payments:P-1", "another")
+    assert "took more than 20 ms" in caplog.text
 
 
 def test_an_error_gives_the_token_back(client):

@@ -1,5 +1,6 @@
 """The channel: kombu's virtual channel over the topics of a store."""
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
+from dwell.batch.stats import TopicStats
 from dwell.celery.directory import Binding, Directory, Row, binding_row, queue_row
 from dwell.celery.envelope import MAX_PRIORITY, TRANSIENT, Parcel, opened, sealed
 from dwell.celery.intake import Consumed, Intake
@@ -20,8 +22,10 @@ from dwell.celery.posting import post
 from dwell.celery.revoking import cancel_tasks, revoked_tasks, tell_results
 from dwell.given.selecting import select
 from dwell.given.values import Delay, lease_ms
-from dwell.message import MAX_ATTEMPTS, Result
+from dwell.message import MAX_ATTEMPTS, Message, Result
 from dwell.queue import Queue
+
+_log = logging.getLogger(__name__)
 
 #: How long an automatically deleted queue lives after the end of the process that consumed from it.
 _ORPHAN_MS = 60_000
@@ -44,6 +48,11 @@ class Declared:
         if not self.auto_delete:
             return self.lives_ms
         return min(self.lives_ms or _ORPHAN_MS, _ORPHAN_MS)
+
+    def row(self, queue: str) -> Row:
+        """Return the row of a queue that is declared so."""
+        life = "" if self.lives_ms is None else f"{self.lives_ms} ms"
+        return queue_row(queue, f"{life}, deleted automatically" if self.auto_delete else life)
 
 
 _UNKNOWN = Declared(None, None, auto_delete=False)
@@ -153,8 +162,11 @@ class Channel(virtual.Channel):
             return queue_declare_ok_t(name, self._size(name), 0)
         arguments, goes = arguments or {}, auto_delete or exclusive
         lives_ms = arguments.get("x-expires") or (_UNUSED_MS if goes else None)
-        self.connection.declared[name] = Declared(lives_ms, arguments.get("x-message-ttl"), goes)
-        self._link.run(self._directory.declare, name, lives_ms)
+        declared = Declared(lives_ms, arguments.get("x-message-ttl"), goes)
+        if not self._link.run(self._directory.declare, declared.row(name), lives_ms):
+            text = f"PRECONDITION_FAILED - queue {name!r:.80} was declared with another life"
+            raise ChannelError(text, (50, 10), "Channel.queue_declare", "406")
+        self.connection.declared[name] = declared
         return queue_declare_ok_t(name, self._size(name), 0)
 
     def queue_bind(
@@ -191,8 +203,9 @@ class Channel(virtual.Channel):
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **words: Any
     ) -> None:
-        """Delete a queue with its bindings and messages."""
-        if if_empty and self._size(queue):
+        """Delete a queue with its bindings and messages; ``if_empty`` leaves one with messages."""
+        sizes = self._sizes(queue) if if_empty else ()
+        if any(shard.delayed + shard.ready + shard.leased for shard in sizes):
             return
         known = self.connection.declared.pop(queue, None)
         rows = self._binding_rows(queue) if known is not None and known.auto_delete else None
@@ -244,8 +257,11 @@ class Channel(virtual.Channel):
         return found
 
     def _size(self, queue: str) -> int:
-        sizes = self._link.run(self._link.queue.sizes, topic_of(queue))
-        return sum(shard.ready for shard in sizes)
+        return sum(shard.ready for shard in self._sizes(queue))
+
+    def _sizes(self, queue: str) -> list[TopicStats]:
+        found: list[TopicStats] = self._link.run(self._link.queue.sizes, topic_of(queue))
+        return found
 
     def _purge(self, queue: str) -> int:
         purged: int = self._link.run(_purge, self._link.queue, topic_of(queue))
@@ -346,8 +362,19 @@ class Channel(virtual.Channel):
         if callback is None:
             self._intake.requeue(str(message.receipt))
         else:
-            callback(self.Message(opened(message), channel=self))
+            self._hand(message, callback)
         return True
+
+    def _hand(self, message: Message, callback: Callable[[Any], object]) -> None:
+        """Give a message to a callback; one that is none of kombu is set aside."""
+        try:
+            found = opened(message)
+        except Exception as error:
+            # Left unsettled it would be held for ever, and take a place of the prefetch count.
+            _log.error("%s: message %s is none of kombu: %r", message.topic, message.id, error)
+            self._intake.reject(str(message.receipt), f"no message of kombu: {error!r:.200}")
+        else:
+            callback(self.Message(found, channel=self))
 
     @property
     def has_more(self) -> bool:
@@ -356,8 +383,10 @@ class Channel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **words: Any) -> Any:
         """Return a message that is ready now, or None."""
-        found = self._intake.take_one(topic_of(queue), no_ack=no_ack)
-        return None if found is None else self.Message(opened(found), channel=self)
+        got: list[Any] = []
+        while not got and (message := self._intake.take_one(topic_of(queue), no_ack=no_ack)):
+            self._hand(message, got.append)
+        return got[0] if got else None
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Report a message as done, with ``multiple`` all before it, too."""
@@ -381,8 +410,8 @@ class Channel(virtual.Channel):
 
     def _keep(self, queue: str) -> None:
         """Keep a queue that expires for as long as this process consumes from it."""
-        rows = [queue_row(queue), *self._binding_rows(queue)]
-        lives_ms = self._declared(queue).consumed_ms
+        declared = self._declared(queue)
+        rows, lives_ms = [declared.row(queue), *self._binding_rows(queue)], declared.consumed_ms
         self._link.run(self._upkeep.keep, topic_of(queue), self, rows, lives_ms)
 
 

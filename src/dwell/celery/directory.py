@@ -5,22 +5,29 @@ to reschedule its messages; the first process that takes a due message deletes t
 """
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from dwell.celery.names import QUEUES, exchange_topic, is_exchange_topic, topic_of
-from dwell.errors import StoreError
-from dwell.message import Result, State
+from dwell.errors import AccessDenied, IdExists, InvalidTopic, StoreError
+from dwell.given import values
+from dwell.message import MAX_PRIORITY, Message, Result, State
 from dwell.queue import Queue
 
 #: The due of what does not expire: the year 2100, in epoch milliseconds.
 _FAR_MS = 4_102_444_800_000
 
+#: The header of a queue that says which life it was declared with.
+_LIFE = "life"
+
 #: How long a queue that is being deleted is waited for, seconds, and how often it is tried.
 _PAUSE_S, _TRIES = 0.05, 200
+#: How long a row is held while its queue is deleted, seconds.
+_LEASE_S = 60.0
 _PAGE = 1_000
 
 
@@ -40,6 +47,7 @@ class Row:
     topic: str
     id: str
     body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 class Directory:
@@ -48,9 +56,26 @@ class Directory:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
 
-    async def declare(self, queue: str, lives_ms: int | None) -> None:
-        """Declare a queue that expires in ``lives_ms``, or never."""
-        await self.put(queue_row(queue), lives_ms)
+    async def declare(self, row: Row, lives_ms: int | None) -> bool:
+        """Declare a queue that expires in ``lives_ms``, or never.
+
+        Returns False for a queue that exists and was declared with another life.
+        """
+        for _ in range(_TRIES):
+            with contextlib.suppress(IdExists):
+                await self._put(row, lives_ms, "error")
+                return True
+            found = await self._queue.get(row.topic, row.id)
+            if found is None or found.state is State.LEASED:
+                # Another process deletes the queue now, and ends soon.
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if found.state is State.DELAYED and not _is_declared_so(found, row, lives_ms):
+                return False
+            if found.state is not State.DELAYED or lives_ms is not None:
+                await self.put(row, lives_ms)
+            return True
+        raise _being_deleted(row)
 
     async def bind(self, exchange: str, binding: Binding, lives_ms: int | None) -> None:
         """Bind a queue to an exchange for as long."""
@@ -59,15 +84,22 @@ class Directory:
     async def put(self, row: Row, lives_ms: int | None) -> None:
         """Put a message of the directory in place of the existing one; raises StoreError."""
         for _ in range(_TRIES):
-            due_ms = _FAR_MS if lives_ms is None else self._queue.clock.now_ms() + lives_ms
-            put = await self._queue.put(
-                row.topic, row.body, id=row.id, due=int(due_ms), on_conflict="replace"
-            )
-            if put.result is not Result.LEASED:
+            if await self._put(row, lives_ms, "replace") is not Result.LEASED:
                 return
-            # Another process deletes the queue now, and ends soon.
             await asyncio.sleep(_PAUSE_S)
-        raise StoreError(f"queue: {row.id!r:.80} is being deleted, and was not in 10 s")
+        raise _being_deleted(row)
+
+    async def _put(self, row: Row, lives_ms: int | None, on_conflict: str) -> Result:
+        due_ms = _FAR_MS if lives_ms is None else int(self._queue.clock.now_ms() + lives_ms)
+        put = await self._queue.put(
+            row.topic,
+            row.body,
+            id=row.id,
+            due=due_ms,
+            headers=row.headers,
+            on_conflict=on_conflict,
+        )
+        return put.result
 
     async def refresh(self, rows: Sequence[Row], lives_ms: int) -> None:
         """Extend the life of rows to ``lives_ms`` from now; put expired rows again."""
@@ -110,11 +142,16 @@ class Directory:
 
         ``bindings`` are the rows of all its bindings; None looks at all exchanges.
         """
-        await self._queue.cancel(QUEUES, topic_of(queue))
+        topic = topic_of(queue)
+        # While its row is held, as in a sweep, others who declare the queue wait.
+        await self._queue.reschedule(QUEUES, topic, delay=0)
+        held = await self._queue.take_ids(QUEUES, [topic], lease=_LEASE_S)
         rows = await self._bindings_of(queue) if bindings is None else bindings
         for row in rows:
             await self._queue.cancel(row.topic, row.id)
-        await self._queue.clear(topic_of(queue))
+        await self._queue.clear(topic)
+        if len(held):
+            await self._queue.ack(held)
 
     async def _bindings_of(self, queue: str) -> list[Row]:
         found = []
@@ -128,18 +165,54 @@ class Directory:
     async def sweep(self, exchanges: Iterable[str]) -> int:
         """Delete the queues that have expired, and their bindings to some exchanges."""
         topics = [QUEUES, *map(exchange_topic, exchanges)]
-        batch = await self._queue.take(topics, _PAGE, lease="60s")
+        batch = await self._queue.take(topics, _PAGE, lease=_LEASE_S)
+        others, own = [], []
         for message in batch:
-            if message.topic == QUEUES:
-                await self._queue.clear(topic_of(message.body.decode()))
-        if len(batch):
-            await self._queue.ack(batch)
-        return len(batch)
+            is_queue = message.topic == QUEUES
+            if is_queue and await self._queue.touch(message, _LEASE_S) is not Result.TOUCHED:
+                # This process was stopped for long, and another may have declared the queue.
+                continue
+            if is_queue and not await self._clear(topic_of(message.body.decode())):
+                others.append(message)
+            else:
+                own.append(message)
+        if others:
+            # Behind all rows that this process may delete, and due as before.
+            await self._queue.release(others, counted=False, priority=MAX_PRIORITY)
+        if own:
+            await self._queue.ack(own)
+        return len(own)
+
+    async def _clear(self, topic: str) -> bool:
+        """Clear the topic of a queue; return False without the right to."""
+        try:
+            await self._queue.clear(topic)
+        except AccessDenied:
+            return False
+        except InvalidTopic:
+            # An older version let in names that are too long for a topic.
+            pass
+        return True
 
 
-def queue_row(queue: str) -> Row:
-    """Return the row of a queue."""
-    return Row(QUEUES, topic_of(queue), queue.encode())
+def _is_declared_so(found: Message, row: Row, lives_ms: int | None) -> bool:
+    if found.due_ms == _FAR_MS or lives_ms is None:
+        return found.due_ms == _FAR_MS and lives_ms is None
+    # An older version did not note how long it lives.
+    return found.headers.get(_LIFE) in (row.headers.get(_LIFE), None)
+
+
+def _being_deleted(row: Row) -> StoreError:
+    return StoreError(f"queue: {row.id!r:.80} is being deleted, and was not in 10 s")
+
+
+def queue_row(queue: str, life: str = "") -> Row:
+    """Return the row of a queue with the life that it is declared with, empty for no end.
+
+    Raises InvalidTopic for a name that is too long.
+    """
+    headers = {_LIFE: life} if life else {}
+    return Row(QUEUES, values.topic(topic_of(queue)), queue.encode(), headers)
 
 
 def binding_row(topic: str, binding: Binding) -> Row:

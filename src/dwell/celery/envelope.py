@@ -89,6 +89,14 @@ def opened(message: Message) -> dict[str, Any]:
     return found
 
 
+def task_of(message: Message) -> str:
+    """Return the id of the task that a message holds, empty if it holds none."""
+    try:
+        return _task_of(loads(message.body))[0]
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return ""
+
+
 def _task_of(message: dict[str, Any]) -> tuple[str, int, object]:
     """Return the id of a task, how many messages it had before, and its ETA."""
     fields = message["headers"]

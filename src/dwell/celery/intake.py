@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from dwell.batch.batch import Batch
 from dwell.celery.link import Link
-from dwell.errors import AccessDenied, ForeignReceipt, InvalidInput, StoreClosed, StoreFailed
+from dwell.errors import AccessDenied, InvalidInput, StoreClosed, StoreFailed
 from dwell.message import MAX_BATCH_MESSAGES, Message, Result
+from dwell.queue.foreign import each_of_its_own
 from dwell.slices import slices
 
 _log = logging.getLogger(__name__)
@@ -58,13 +59,13 @@ class Intake:
         #: How many messages may be held unacked, 0 for no limit.
         self.prefetch = 0
         self._buffer: deque[tuple[Consumed, Message]] = deque()
-        #: The receipts of the messages that are held, in the order of their takes.
+        #: The receipts of the messages that are held.
         self._held: dict[str, None] = {}
         self._acked: deque[str] = deque()
         self._trouble: BaseException | None = None
         self._changed = asyncio.Event()
-        #: Those of them that were delivered.
-        self._out: set[str] = set()
+        #: The receipts of those of them that were delivered, in this order.
+        self._out: dict[str, None] = {}
         #: How many messages were settled, and how many at an earlier time in seconds; how many to
         #: take beyond the prefetch count; how many were delivered.
         self._settled, self._since = 0, (0, 0.0)
@@ -96,17 +97,25 @@ class Intake:
         # Said first, so that an ack in another thread either sees it or is counted.
         self._is_full = True
         self._is_full = bool(self.prefetch) and self.held >= self.prefetch
-        try:
-            found = self._buffer.popleft()
-        except IndexError:
-            if self._trouble is not None:
-                raise self._trouble from None
-            return None
-        if not found[0].no_ack:
+        while True:
+            try:
+                found = self._buffer.popleft()
+            except IndexError:
+                if self._trouble is not None:
+                    raise self._trouble from None
+                return None
+            if found[0].no_ack:
+                break
             if self._is_full:
                 self._buffer.appendleft(found)
                 return None
-            self._out.add(str(found[1].receipt))
+            tag = str(found[1].receipt)
+            # Said first, so that a loss in another thread either sees it or is seen.
+            self._out[tag] = None
+            if tag in self._held:
+                break
+            # Its lease has ended, and another consumer may have it.
+            self._out.pop(tag, None)
         self._delivered += 1
         if not self._buffer:
             self._fill()
@@ -136,21 +145,24 @@ class Intake:
             self._soon(self._begin_flush)
 
     def ack_until(self, tag: str) -> None:
-        """Report a message and all that were taken before it as done."""
-        for earlier in list(self._held):
-            self.ack(earlier)
-            if earlier == tag:
-                return
+        """Report a message and all that were delivered before it as done.
+
+        Does nothing for a message that is not held: what was delivered before it is not known.
+        """
+        delivered = list(self._out)
+        if tag in delivered:
+            for earlier in delivered[: delivered.index(tag) + 1]:
+                self.ack(earlier)
 
     def requeue(self, tag: str) -> None:
         """Give a message back, to be taken again behind the waiting messages."""
         if self._let_go(tag):
             self._link.run(self._queue.release, tag)
 
-    def reject(self, tag: str) -> None:
+    def reject(self, tag: str, reason: str = "rejected") -> None:
         """Set a message aside as dead."""
         if self._let_go(tag):
-            self._link.run(self._queue.bury, tag, "rejected")
+            self._link.run(self._queue.bury, tag, reason)
 
     def restore(self) -> None:
         """Give back everything that is held."""
@@ -169,7 +181,7 @@ class Intake:
             del self._held[tag]
         except KeyError:
             return False
-        self._out.discard(tag)
+        self._out.pop(tag, None)
         self._settled += 1
         if self._is_worth_a_take(self._room()):
             self._fill()
@@ -291,13 +303,16 @@ class Intake:
         for message in batch:
             consumed = known.get(message.topic)
             parts[None if consumed is None else consumed.no_ack].append(message)
+        # Held messages are delivered even if a call fails; the leases of the others end then.
         self._held.update((str(message.receipt), None) for message in parts[False])
+        self._buffer.extend((known[message.topic], message) for message in parts[False])
+        self._ready()
         if parts[None]:
             await self._queue.release(parts[None], counted=False)
         if parts[True]:
             await self._queue.ack(parts[True])
-        self._buffer.extend((known[m.topic], m) for m in batch if m.topic in known)
-        self._ready()
+            self._buffer.extend((known[message.topic], message) for message in parts[True])
+            self._ready()
 
     async def _take_one(self, topic: str, no_ack: bool) -> Message | None:
         await self._start()
@@ -308,7 +323,7 @@ class Intake:
             await self._queue.ack(batch)
         else:
             self._held[str(batch[0].receipt)] = None
-            self._out.add(str(batch[0].receipt))
+            self._out[str(batch[0].receipt)] = None
         return batch[0]
 
     # --- in the loop: leases, acks, the end -----------------------------------------------------
@@ -319,7 +334,7 @@ class Intake:
             await asyncio.sleep(self._lease_s / _OFTEN)
             for part in slices(list(self._held), MAX_BATCH_MESSAGES):
                 try:
-                    results = await self._queue.touch(part, self._lease_s)
+                    results = await each_of_its_own(self._queue.touch, part, lease=self._lease_s)
                 except Exception as error:
                     _log.warning("could not extend %d leases: %s", len(part), error)
                     continue
@@ -352,8 +367,8 @@ class Intake:
     async def _say(self, tags: Sequence[str]) -> None:
         while True:
             try:
-                results = await self._queue.ack(tags)
-            except (StoreClosed, StoreFailed, AccessDenied, ForeignReceipt) as error:
+                results = await each_of_its_own(self._queue.ack, tags)
+            except (StoreClosed, StoreFailed, AccessDenied) as error:
                 _log.error("could not ack %d messages: %s", len(tags), error)
                 return
             except Exception as error:
@@ -378,13 +393,15 @@ class Intake:
     async def _give_back(self, tags: Sequence[str]) -> None:
         """Give messages back to their old places, as if they had not been taken."""
         self._forget(tags)
-        for part in slices(tags, MAX_BATCH_MESSAGES):
-            await self._queue.release(part, counted=False)
+        try:
+            await each_of_its_own(self._queue.release, tags, counted=False)
+        except Exception as error:
+            _log.warning("%d messages come again when their leases end: %s", len(tags), error)
 
     def _forget(self, tags: Sequence[str]) -> None:
         for tag in tags:
             self._held.pop(tag, None)
-            self._out.discard(tag)
+            self._out.pop(tag, None)
         self._changed.set()
         if self._is_full:
             self._is_full = False

@@ -6,7 +6,7 @@ the tasks that they hold.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from celery import current_app
@@ -14,11 +14,13 @@ from celery.app.task import Context
 from kombu.utils.json import loads
 
 from dwell.celery.directory import Directory
-from dwell.celery.envelope import message_id
+from dwell.celery.envelope import message_id, task_of
 from dwell.celery.names import topic_of
 from dwell.celery.posting import MOST_TURNS
-from dwell.message import Message, Result
+from dwell.errors import AccessDenied, InvalidTopic
+from dwell.message import MAX_BATCH_MESSAGES, Message, Result
 from dwell.queue import Queue
+from dwell.slices import slices
 
 _log = logging.getLogger(__name__)
 
@@ -42,15 +44,30 @@ def revoked_tasks(message: dict[str, Any]) -> list[str]:
 
 
 async def cancel_tasks(queue: Queue, tasks: Sequence[str]) -> list[Message]:
-    """Cancel the messages of tasks in all queues that do not expire; return those cancelled."""
+    """Cancel the messages of tasks in the queues that do not expire; return those cancelled.
+
+    Queues that this process has no right to are left out.
+    """
     ids = [message_id(task, turn) for task in tasks for turn in range(MOST_TURNS)]
     names = await Directory(queue).names()
-    found = await asyncio.gather(*(_cancelled(queue, topic_of(name), ids) for name in names))
+    chosen = frozenset(tasks)
+    parts = [
+        (topic_of(name), chosen, part) for name in names for part in slices(ids, MAX_BATCH_MESSAGES)
+    ]
+    found = await asyncio.gather(*(_cancelled(queue, *part) for part in parts))
     return [message for part in found for message in part]
 
 
-async def _cancelled(queue: Queue, topic: str, ids: Sequence[str]) -> list[Message]:
-    there = [message for message in await queue.get(topic, ids) if message is not None]
+async def _cancelled(
+    queue: Queue, topic: str, tasks: Set[str], ids: Sequence[str]
+) -> list[Message]:
+    try:
+        found = [message for message in await queue.get(topic, ids) if message is not None]
+    except (InvalidTopic, AccessDenied):
+        # It is a queue of others, or an older version let in a name that is too long for a topic.
+        return []
+    # An id that is made for a later message of a task may be that of another task.
+    there = [message for message in found if task_of(message) in tasks]
     if not there:
         return []
     results = await queue.cancel(topic, [message.id for message in there])

@@ -2,10 +2,11 @@
 
 import contextlib
 import csv
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, Self, TextIO
 
 from dwell.errors import InvalidInput
 
@@ -69,7 +70,7 @@ def opened(name: str) -> Iterator[tuple[Iterator[Part], int | None]]:
                 source = stack.enter_context(pa.memory_map(name))
                 parts = _arrow_parts(pa, name, pa.ipc.open_stream(source))
             else:
-                data = pa.dataset.dataset(name, format=how)
+                data = _whole(pa, pa.dataset.dataset(name, format=how))
                 parts = _arrow_parts(pa, name, data.scanner(batch_size=_ROWS).to_reader())
                 rows = data.count_rows()
         except InvalidInput:
@@ -77,6 +78,14 @@ def opened(name: str) -> Iterator[tuple[Iterator[Part], int | None]]:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _refusal(name, error) from None
         yield parts, rows
+
+
+def _whole(pa: Any, data: Any) -> Any:
+    """Return a data set with the columns of all its files, and not of the first alone."""
+    schemas = [fragment.physical_schema for fragment in data.get_fragments()]
+    if len(schemas) < 2:
+        return data
+    return data.replace_schema(pa.unify_schemas(schemas, promote_options="permissive"))
 
 
 def _arrow_parts(pa: Any, name: str, reader: Any) -> Iterator[Part]:
@@ -97,26 +106,59 @@ def _refusal(name: str, error: Exception, row: int = 0) -> InvalidInput:
 def _csv_parts(pa: Any, name: str, file: TextIO) -> Iterator[Part]:
     """Return the parts of a CSV file, whose columns are text; an empty field but a body is null."""
     csv.field_size_limit(_MAX_FIELD_CHARS)
-    reader = csv.reader(file)
-    names = next(reader, [])
-    if fault := _fault(names, names):
+    found = _csv_records(file)
+    names = next(found, [])
+    fault = names if isinstance(names, str) else _fault(names, names)
+    if isinstance(names, str) or fault:
         raise InvalidInput(f"from: column names of {name!r:.200}: {fault}")
 
     def parts() -> Iterator[Part]:
-        row = 0
-        # Lines without a field are no rows.
-        records = enumerate(filter(None, reader))
-        try:
-            while some := list(islice(records, _ROWS)):
-                yield _csv_part(pa, names, some)
-                row += len(some)
-        except csv.Error as error:
-            raise _refusal(name, error, row) from None
+        records = enumerate(found)
+        while some := list(islice(records, _ROWS)):
+            yield _csv_part(pa, names, some)
 
     return parts()
 
 
-def _csv_part(pa: Any, names: list[str], records: list[tuple[int, list[str]]]) -> Part:
+def _csv_records(file: TextIO) -> Iterator[list[str] | str]:
+    """Yield the fields of each record, or what is wrong with a line where no record begins."""
+    lines = _Lines(file)
+    # If it were not strict, a quote that is not closed would take all that follows into its field.
+    reader = csv.reader(lines, strict=True)
+    with contextlib.suppress(StopIteration):
+        while True:
+            lines.read.clear()
+            try:
+                # Lines without a field are no records.
+                if record := next(reader):
+                    yield record
+            except csv.Error as error:
+                lines.repeat()
+                yield f"is no CSV: {error}"
+
+
+class _Lines:
+    """The lines of a file; those that were read since a record began can be read again."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._again = deque[str]()
+        self.read: list[str] = []
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else next(self._file)
+        self.read.append(line)
+        return line
+
+    def repeat(self) -> None:
+        """Read what was read since then again, but for its first line."""
+        self._again.extendleft(reversed(self.read[1:]))
+
+
+def _csv_part(pa: Any, names: list[str], records: list[tuple[int, list[str] | str]]) -> Part:
     bad = [(number, reason) for number, record in records if (reason := _fault(names, record))]
     left = dict(records)
     for number, _ in bad:
@@ -129,8 +171,10 @@ def _csv_part(pa: Any, names: list[str], records: list[tuple[int, list[str]]]) -
     return Part(pa.table(arrays, names), [*left], bad)
 
 
-def _fault(names: list[str], record: list[str]) -> str | None:
+def _fault(names: list[str], record: list[str] | str) -> str | None:
     """Return what is wrong with a record of CSV, None for a good one."""
+    if isinstance(record, str):
+        return record
     if len(record) != len(names):
         return f"got {len(record)} fields, expected {len(names)}"
     if not all(map(str.isascii, record)):

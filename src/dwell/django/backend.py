@@ -1,5 +1,7 @@
 """The backend: enqueues tasks of Django as messages, and looks up what came of them."""
 
+import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,8 +21,9 @@ from dwell.django.tasks import (
     normalize_json,
     task_enqueued,
 )
-from dwell.errors import InvalidInput, InvalidTopic
+from dwell.errors import AccessDenied, InvalidInput, InvalidTopic, TopicFull
 from dwell.given import values
+from dwell.given.rows import row_of
 from dwell.message import DEFAULT_PRIORITY
 from dwell.threads.sync import SyncQueue
 
@@ -38,6 +41,8 @@ DEFAULTS: dict[str, Any] = {
     "keep_results": "1d",
 }
 _ID_CHARS = 22
+_log = logging.getLogger(__name__)
+
 #: How often a task may lose its worker, beyond the attempts that end.
 _LOST = 15
 
@@ -89,7 +94,12 @@ class DwellBackend(BaseTaskBackend):
             raise InvalidTask(str(error)) from None
 
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
-        """Put a task; raises InvalidTask, TypeError for arguments that JSON lacks, StoreError."""
+        """Put a task, or have it put when the transaction commits.
+
+        Raises InvalidTask, TypeError for arguments that JSON lacks, InvalidInput for a task that is
+        too large or too far away, and StoreError. When a transaction commits, StoreError is raised
+        as well; a task that its queue alone refuses is logged then, and the others are put.
+        """
         self.validate_task(task)
         run_after = task.run_after
         record = Record(
@@ -104,25 +114,27 @@ class DwellBackend(BaseTaskBackend):
         )
         id_ = f"{task.queue_name}:{get_random_string(_ID_CHARS)}"
         result = record.result(id_, TaskResultStatus.READY)
-        put = partial(self._put, record, result)
+        options: dict[str, Any] = {
+            "id": id_,
+            "priority": DEFAULT_PRIORITY - record.priority,
+            "max_attempts": self.settings["attempts"] + _LOST,
+        }
+        if record.run_after_ms is not None:
+            options["due"] = record.run_after_ms
+        # Checked now, as a transaction that has committed cannot be rolled back.
+        body = values.body(record.encoded(), "task")
+        row_of(body, record.enqueued_ms, **options)
+        put = partial(self._put, self.topic(task.queue_name), body, result, options)
         if self.settings["on_commit"]:
-            transaction.on_commit(put, using=self.settings["database"])
+            late_put = partial(_unless_refused, put, id_)
+            transaction.on_commit(late_put, using=self.settings["database"])
         else:
             put()
         return result
 
-    def _put(self, record: Record, result: TaskResult) -> None:
-        due_ms = record.run_after_ms
-        later: dict[str, Any] = {} if due_ms is None else {"due": due_ms}
-        self.queue.put(
-            self.topic(record.queue_name),
-            record.encoded(),
-            id=result.id,
-            priority=DEFAULT_PRIORITY - record.priority,
-            max_attempts=self.settings["attempts"] + _LOST,
-            **later,
-        )
-        task_enqueued.send(type(self), task_result=result)
+    def _put(self, topic: str, body: bytes, result: TaskResult, options: dict[str, Any]) -> None:
+        self.queue.put(topic, body, **options)
+        task_enqueued.send_robust(type(self), task_result=result)
 
     def get_result(self, result_id: str) -> TaskResult:
         """Return what came of a task, or what is known so far; raises TaskResultDoesNotExist."""
@@ -140,3 +152,11 @@ class DwellBackend(BaseTaskBackend):
         if outcome.result is None:
             raise TaskResultDoesNotExist(result_id)
         return record_of(outcome.result).result(result_id, TaskResultStatus.SUCCESSFUL)
+
+
+def _unless_refused(put: Callable[[], None], id_: str) -> None:
+    """Put a task; if an error was raised, Django would drop the others of the transaction."""
+    try:
+        put()
+    except (TopicFull, AccessDenied, InvalidInput):
+        _log.exception("task %s was not put, though its transaction has committed", id_)

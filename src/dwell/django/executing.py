@@ -1,6 +1,6 @@
 """Runs one task of Django for a worker, and says what became of it."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from django.db import close_old_connections
@@ -16,8 +16,10 @@ from dwell.django.tasks import (
     task_finished,
     task_started,
 )
-from dwell.message import Message
+from dwell.message import MAX_BODY_BYTES, Message
 from dwell.worker import Bury, Retry, Worker
+
+_MOST = f"at most {MAX_BODY_BYTES}"
 
 
 class Executor:
@@ -59,14 +61,21 @@ class Executor:
 
     def _done(self, message: Message, record: Record, value: Any) -> bytes:
         finished_ms = now_ms()
-        record = msgspec.structs.replace(record, value=value, finished_ms=finished_ms)
-        self._send(task_finished, record.result(message.id, TaskResultStatus.SUCCESSFUL))
-        return record.encoded()
+        done = msgspec.structs.replace(record, value=value, finished_ms=finished_ms)
+        encoded = done.encoded()
+        if len(encoded) > MAX_BODY_BYTES:
+            size = f"{len(encoded)} bytes with the arguments"
+            self._failed(message, record, ValueError(f"value: got {size}, expected {_MOST}"))
+        self._send(task_finished, done.result(message.id, TaskResultStatus.SUCCESSFUL))
+        return encoded
 
-    def _failed(self, message: Message, record: Record, error: BaseException) -> None:
+    def _failed(self, message: Message, record: Record, error: BaseException) -> NoReturn:
         """Raise what says that a task has failed: for good, or to be run again."""
-        text = failure_text(error, record.started_ms or 0, self._name)
-        if message.attempt < self._backend.settings["attempts"]:
+        # Attempts whose workers were lost do not count; a message that was kicked has none.
+        before = failure_of(message.last_error).raised if message.last_error else 0
+        raised = min(before, message.attempt - 1) + 1
+        text = failure_text(error, record.started_ms or 0, self._name, raised)
+        if raised < self._backend.settings["attempts"]:
             raise Retry(reason=text) from error
         self._send(
             task_finished,
@@ -80,7 +89,8 @@ class Executor:
         raise Bury(text) from error
 
     def _send(self, signal: Any, result: TaskResult) -> None:
-        signal.send(type(self._backend), task_result=result)
+        # An error of a receiver is logged, and is none of the task.
+        signal.send_robust(type(self._backend), task_result=result)
 
 
 def _called(result: TaskResult) -> Any:

@@ -26,8 +26,9 @@ _STATUSES = {
 }
 
 
-#: The text in the first line of a last error before the start of the attempt, and the worker.
-_AT, _BY = " at ", " by "
+#: The texts in the first line of a last error before the start of the attempt, the worker, and how
+#: often the task has raised.
+_AT, _BY, _RAISED = " at ", " by ", "; raised "
 
 
 class WorkerLost(DwellError):
@@ -115,18 +116,22 @@ def result_of_message(message: Message) -> TaskResult:
 
 
 class Failure(NamedTuple):
-    """The last error of a message: the exception, when its attempt began, and where."""
+    """The last error of a message: the exception, when its attempt began, and where.
+
+    ``raised`` is how often the task has raised so far.
+    """
 
     error: TaskError
     started_ms: int | None = None
     worker: str = ""
+    raised: int = 0
 
 
-def failure_text(error: BaseException, started_ms: int, worker: str) -> str:
+def failure_text(error: BaseException, started_ms: int, worker: str, raised: int = 1) -> str:
     """Return the last error of a message: one line, and the end of the trace."""
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     began = datetime.fromtimestamp(started_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    line = f"{name}{_AT}{began}{_BY}{worker}\n"
+    line = f"{name}{_AT}{began}{_BY}{worker}{_RAISED}{raised}\n"
     trace = "".join(format_exception(error))
     return line + trace[-max(MAX_ERROR_CHARS - len(line), 1) :]
 
@@ -135,13 +140,14 @@ def failure_of(text: str) -> Failure:
     """Return the last error of a message in parts, also if the store has written it."""
     line, _, trace = text.partition("\n")
     name, _, rest = line.partition(_AT)
-    began, _, worker = rest.partition(_BY)
+    began, _, rest = rest.partition(_BY)
+    worker, _, raised = rest.rpartition(_RAISED) if _RAISED in rest else (rest, "", "1")
     try:
-        started_ms = round(datetime.fromisoformat(began).timestamp() * 1000)
+        started_ms, times = round(datetime.fromisoformat(began).timestamp() * 1000), int(raised)
     except ValueError:
         lost = f"{WorkerLost.__module__}.{WorkerLost.__qualname__}"
         return Failure(TaskError(exception_class_path=lost, traceback=text))
-    return Failure(TaskError(exception_class_path=name, traceback=trace), started_ms, worker)
+    return Failure(TaskError(exception_class_path=name, traceback=trace), started_ms, worker, times)
 
 
 def moment(at_ms: int | None) -> datetime | None:

@@ -10,7 +10,7 @@
 :func:`once_on_redis` keeps it in a Redis, for effects without a transaction.
 """
 
-from dwell.once.marks import create_table, forget, once
+from dwell.once.marks import TransactionLost, create_table, forget, once
 from dwell.once.tokens import StillRunning, once_on_redis
 
-__all__ = ["StillRunning", "create_table", "forget", "once", "once_on_redis"]
+__all__ = ["StillRunning", "TransactionLost", "create_table", "forget", "once", "once_on_redis"]

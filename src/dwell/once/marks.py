@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dwell.errors import InvalidInput
+from dwell.errors import DwellError, InvalidInput
 from dwell.message import Message
 
 #: The table of the marks, if no other is named.
@@ -19,6 +19,10 @@ TABLE = "dwell_once"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 #: The placeholder of each style of parameters that takes them by their places.
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+
+
+class TransactionLost(DwellError):
+    """The transaction of a block was rolled back in it: neither effect nor mark was committed."""
 
 
 def create_table(connection: Any, table: str = TABLE) -> None:
@@ -41,7 +45,9 @@ def once(
     should do nothing. An error in the block rolls the transaction back, with the mark, and is
     raised. Another delivery that is under way is waited for, as long as the database waits for its
     row. ``key`` is what may be done only once, such as an order; without it that is the id of the
-    message, for ever. Raises InvalidInput for a connection that commits each statement.
+    message, for ever. Raises InvalidInput for a connection that commits each statement, and
+    TransactionLost if the block rolled its transaction back. If the database has aborted it because
+    of an error that the block did not raise, the error of the driver is raised.
     """
     name, place = _checked(table), _place(connection)
     values = (message.topic, message.id if key is None else key, time.time_ns() // 1_000_000)
@@ -53,10 +59,29 @@ def once(
             values,
         )
         yield marked == 1
+        if not _is_marked(connection, name, place, values[:2]):
+            raise TransactionLost(
+                f"{name}: the mark of {values[1]!r:.80} is gone, expected a block that does not "
+                "roll back its transaction"
+            )
     except BaseException:
         connection.rollback()
         raise
     connection.commit()
+
+
+def _is_marked(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> bool:
+    """Tell whether a mark is there; raises in a transaction that the database has aborted.
+
+    PostgreSQL answers the commit of such a transaction with a rollback, and drivers do not say so.
+    """
+    cursor = connection.cursor()
+    try:
+        where = f"topic = {place} AND id = {place}"
+        cursor.execute(f"SELECT 1 FROM {table} WHERE {where}", values)
+        return cursor.fetchone() is not None
+    finally:
+        cursor.close()
 
 
 def forget(connection: Any, older_than_ms: int, table: str = TABLE) -> int:

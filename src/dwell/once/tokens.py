@@ -6,26 +6,41 @@ again. So the other service should know the key, too.
 """
 
 import contextlib
+import logging
 import secrets
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
-from dwell.errors import DwellError
+from dwell.errors import NotNow
 from dwell.message import Message
 
+_log = logging.getLogger(__name__)
+
 _DONE = b"done"
-#: Ends the token of a delivery unless another one has it by now: deletes KEYS[1] if ARGV[1] is 0,
-#: and else keeps it as done for ARGV[1] milliseconds. ARGV[2] is the own token.
+#: Deletes the token KEYS[1] of a delivery if ARGV[1] is 0, and else keeps it as done for ARGV[1]
+#: milliseconds, also when it has ended by itself. If another delivery has it by now, it returns 0
+#: and does nothing. ARGV[2] is the own token.
 _END = """
-if redis.call('GET', KEYS[1]) ~= ARGV[2] then return 0 end
-if ARGV[1] == '0' then return redis.call('DEL', KEYS[1]) end
-redis.call('SET', KEYS[1], 'done', 'PX', ARGV[1])
+local found = redis.call('GET', KEYS[1])
+if found and found ~= ARGV[2] then return 0 end
+if ARGV[1] == '0' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('SET', KEYS[1], 'done', 'PX', ARGV[1])
+end
 return 1
 """
+#: The longest time until a delivery that found another under way is tried again, milliseconds.
+_AGAIN_MS = 10_000
 
 
-class StillRunning(DwellError):
-    """Another delivery of the same message is under way; nothing was done."""
+class StillRunning(NotNow):
+    """Another delivery of the same message is under way; nothing was done.
+
+    A worker tries again when the token of the other ends, and after 10 s at the latest. The attempt
+    does not count.
+    """
 
 
 @contextlib.contextmanager
@@ -41,17 +56,20 @@ def once_on_redis(
     """Take the token of a message for a block, and mark it as done at the end.
 
     ``client`` is a client of redis-py. Yields True for the first delivery, and False if an earlier
-    one is done. Raises StillRunning if another delivery has the token, so that a worker tries again
+    one is done. Raises StillRunning if another delivery has the token; a worker then tries again
     later. An error in the block gives the token back, and is raised. ``holds_ms`` is how long the
     block may take; a token of a worker that was killed ends then. ``keeps_ms`` is how long a token
     counts as done, and ``key`` what may be done only once, by default the id of the message.
     """
-    name = f"{prefix}:{message.topic}:{message.id if key is None else key}"
+    # Topics and ids may have colons, and two messages must not have one token.
+    name = f"{prefix}:{quote(message.topic, safe='')}:{message.id if key is None else key}"
     token = secrets.token_hex(16).encode()
     found = client.set(name, token, nx=True, px=holds_ms, get=True)
     if found is not None:
         if _bytes(found) != _DONE:
-            raise StillRunning(f"message: {name!r:.80} is handled by another delivery now")
+            running = StillRunning(f"message: {name!r:.80} is handled by another delivery now")
+            running.delay_ms = min(max(client.pttl(name), 1), _AGAIN_MS)
+            raise running
         yield False
         return
     try:
@@ -59,7 +77,10 @@ def once_on_redis(
     except BaseException:
         client.eval(_END, 1, name, 0, token)
         raise
-    client.eval(_END, 1, name, keeps_ms, token)
+    if not client.eval(_END, 1, name, keeps_ms, token):
+        _log.warning(
+            "%s took more than %d ms, so another delivery has begun to do the same", name, holds_ms
+        )
 
 
 def _bytes(value: Any) -> bytes:

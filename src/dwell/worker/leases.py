@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dwell.clock.alarm import Alarm
-from dwell.errors import ForeignReceipt
-from dwell.message import MAX_BATCH_MESSAGES, Result
+from dwell.message import Result
 from dwell.queue import Queue
-from dwell.slices import slices
+from dwell.queue.foreign import each_of_its_own
 from dwell.worker.job import Job
 
 _log = logging.getLogger(__name__)
@@ -102,28 +101,10 @@ class LeaseKeeper:
 
     async def _stale(self, held: Sequence[tuple[Job, str]], lease_ms: int) -> Counter[Job]:
         """Touch receipts, and count for each job the receipts whose lease has ended."""
-        stale: Counter[Job] = Counter()
-        for part in slices(held, MAX_BATCH_MESSAGES):
-            try:
-                results = await self._queue.touch([one for _, one in part], lease_ms / 1000)
-            except ForeignReceipt:
-                stale += await self._stale_of_some(part, lease_ms)
-                continue
-            pairs = zip(part, results, strict=True)
-            stale.update(job for (job, _), result in pairs if result is Result.STALE)
-        return stale
-
-    async def _stale_of_some(self, held: Sequence[tuple[Job, str]], lease_ms: int) -> Counter[Job]:
-        """Do the same where some leases are of another store, as after a restore: those have ended.
-
-        A half that has none of those is touched at once.
-        """
-        if len(held) == 1:
-            return Counter([held[0][0]])
-        middle = len(held) // 2
-        return await self._stale(held[:middle], lease_ms) + await self._stale(
-            held[middle:], lease_ms
-        )
+        receipts = [one for _, one in held]
+        results = await each_of_its_own(self._queue.touch, receipts, lease=lease_ms / 1000)
+        pairs = zip(held, results, strict=True)
+        return Counter(job for (job, _), result in pairs if result is Result.STALE)
 
     def _report(self, job: Job, stale: int, now_ms: int) -> None:
         # A job that was settled during its touch is stale for that reason.

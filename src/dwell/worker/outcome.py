@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dwell.errors import NotNow
 from dwell.given.values import Delay, body, delay_ms, error_text
 from dwell.queue.then import Then
 
@@ -116,6 +117,9 @@ def _judged(error: BaseException, retry_delay_ms: int | None) -> Outcome:
         own_ms = None if own_ms is None else delay_ms(own_ms / 1000)
         asked_ms = retry_delay_ms if own_ms is None else own_ms
         return Back(asked_ms, error_text(reason, "reason"), counted=True)
+    if issubclass(kind, NotNow):
+        own_ms = delay_ms(error.delay_ms / 1000)  # type: ignore[attr-defined]
+        return Back(own_ms, told(error), counted=False)
     return Back(retry_delay_ms, told(error), counted=True)
 
 

@@ -53,6 +53,12 @@ def not_json():
     return object()
 
 
+@task
+def grows(size):
+    note("grows")
+    return "x" * size
+
+
 @task(takes_context=True)
 def attempts(context, needed):
     """Fail until an attempt, and return its number."""
@@ -93,3 +99,16 @@ _SIGNALS = {
 }
 for _name, _signal in _SIGNALS.items():
     _signal.connect(_noting(_name), weak=False)
+
+
+def _bad(sender, task_result, **words):
+    if "bad receivers" in task_result.args:
+        raise RuntimeError("metrics are away")
+
+
+def connect_bad(*signals):
+    for one in signals:
+        one.connect(_bad, weak=False)
+
+
+connect_bad(task_started, task_finished)

@@ -1,0 +1,90 @@
+"""Two applications with tokens of their own at one server."""
+
+import hashlib
+import time
+
+import pytest
+from celery import Celery
+from kombu import Connection, Consumer, Queue, pools
+
+import dwell
+from dwell.celery import upkeep
+from tests.spark.conftest import ServerProcess
+from tests.waiting import until
+
+_RIGHTS = """[[token]]
+name = "{name}"
+sha256 = "{sha256}"
+put = ["{name}.", "kombu."]
+take = ["{name}.", "kombu."]
+read = ["{name}.", "kombu."]
+admin = ["{name}.", "kombu."]
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rights")
+    tokens = folder / "tokens.toml"
+    tokens.touch(0o600)
+    rights = [_RIGHTS.format(name=name, sha256=digest(name)) for name in ("shop", "mail")]
+    tokens.write_text("".join(rights))
+    server = ServerProcess(folder, "--token-file", str(tokens))
+    yield server.url
+    server.stop()
+    pools.reset()
+
+
+def secret(name):
+    return "-".join([name] * 5)
+
+
+def digest(name):
+    return hashlib.sha256(secret(name).encode()).hexdigest()
+
+
+def options(name):
+    return {"store": {"token": secret(name)}}
+
+
+def app(url, name):
+    made = Celery(name, broker=f"dwell+{url}", backend="cache+memory://", set_as_current=False)
+    made.conf.broker_transport_options = options(name)
+    made.conf.task_default_queue = f"{name}.tasks"
+    return made
+
+
+def test_tasks_are_revoked_though_another_application_has_queues(served):
+    shop, mail = app(served, "shop"), app(served, "mail")
+    other = mail.send_task("send", countdown=3600)
+    task = shop.send_task("pay", countdown=3600)
+    task.revoke()
+    with dwell.open(served, **options("shop")["store"]) as queue:
+        assert queue.get("shop.tasks", task.id) is None
+    with dwell.open(served, **options("mail")["store"]) as queue:
+        assert queue.get("mail.tasks", other.id) is not None
+    shop.close()
+    mail.close()
+
+
+def test_a_sweep_leaves_expired_queues_of_others_to_them(served, monkeypatch):
+    monkeypatch.setattr(upkeep, "_SWEEP_S", 0.2)
+    with Connection(f"dwell+{served}", transport_options=options("mail")) as mail:
+        Queue("mail.short", expires=0.1)(mail.default_channel).declare()
+        mail.Producer().publish("x", routing_key="mail.short")
+    with Connection(f"dwell+{served}", transport_options=options("shop")) as shop:
+        queue = Queue("shop.short", expires=0.1)(shop.default_channel)
+        queue.declare()
+        shop.Producer().publish("x", routing_key="shop.short")
+        due = time.monotonic() + 0.3
+        until(lambda: time.monotonic() > due)
+        with (
+            Consumer(shop, [Queue("shop.other")]),
+            dwell.open(served, **options("shop")["store"]) as store,
+        ):
+            until(lambda: not store.stats().topics["shop.short"].ready)
+            row = store.get("kombu.queues", "mail.short")
+            assert (row.attempt, row.state) == (0, dwell.State.READY)
+    with Connection(f"dwell+{served}", transport_options=options("mail")) as mail:
+        # Its owner may declare it again, with another life.
+        mail.default_channel.queue_declare("mail.short", arguments={"x-expires": 60_000})
