@@ -161,6 +161,24 @@ def test_a_batch_that_runs_again_takes_the_place_of_what_it_wrote(spark, tmp_pat
     assert sorted(found) == [(1, "a"), (2, "b"), (3, "a")]
 
 
+@pytest.mark.parametrize("name", ["out", ODD_NAME])
+def test_a_checkpoint_that_was_put_back_is_refused(spark, tmp_path, name):
+    """Its next batches would delete the files of others with their numbers."""
+    out = str(tmp_path / name)
+    files.check_newest(spark, 0, out)
+    for number in range(3):
+        rows = spark.createDataFrame([(number, "a")], "n INT, target STRING")
+        files.write(rows, number, out, "parquet", {})
+    for number in (2, 3):
+        files.check_newest(spark, number, out)
+    for number in (0, 1):
+        with pytest.raises(dwell.InvalidSettings, match=r"--checkpoint: its next batch is none-"):
+            files.check_newest(spark, number, out)
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "another-query")
+    files.check_newest(spark, 0, out)
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+
+
 def test_a_checkpoint_has_one_owner(spark, tmp_path):
     first = files.owner(spark, str(tmp_path / "one"))
     assert files.owner(spark, str(tmp_path / "one")) == first

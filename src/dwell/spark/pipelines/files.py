@@ -7,6 +7,8 @@ from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
+from dwell.errors import InvalidSettings
+
 #: The columns in the names of the folders.
 TARGET, BATCH = "target", "batch"
 
@@ -36,6 +38,24 @@ def write(rows: DataFrame, number: int, out: str, format_: str, options: dict[st
     named = rows.withColumns({BATCH: F.lit(name), TARGET: _folder_name(F.col(TARGET))})
     writer = named.write.format(format_).mode("append").options(**options)
     writer.partitionBy(TARGET, BATCH).save(out)
+
+
+def check_newest(spark: SparkSession, number: int, out: str) -> None:
+    """Refuse a checkpoint whose next batch is before the last that was written from it.
+
+    It was put back from a backup: the batches that come again have other rows, and writing them
+    would delete the only place of the earlier ones, whose messages are acked. The last batch that
+    was written is not checked, as it may be one that Spark repeats. Raises InvalidSettings.
+    """
+    name = batch_name(spark, number)
+    query = name.partition("-")[0]
+    found = names(spark, f"{literal(out)}/{TARGET}=*/{BATCH}={query}-*")
+    last = max((one.removeprefix(f"{BATCH}=") for one in found), default=name)
+    if last > name:
+        raise InvalidSettings(
+            f"--checkpoint: its next batch is {name}, but {out} has {last} already, expected the "
+            "newest checkpoint, or a new one"
+        )
 
 
 def _folder_name(target: Column) -> Column:

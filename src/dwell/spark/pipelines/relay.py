@@ -294,8 +294,14 @@ class _Out:
 def _to_target(settings: RelaySettings) -> Outgoing:
     format_, options, out = settings.out_format, settings.out_option, settings.out
 
+    is_checked = False
+
     def to_files(rows: DataFrame, number: int) -> None:
+        nonlocal is_checked
         assert out is not None
+        if not is_checked:
+            files.check_newest(rows.sparkSession, number, out)
+            is_checked = True
         files.write(rows, number, out, format_, options)
 
     def to_format(rows: DataFrame, _number: int) -> None:
