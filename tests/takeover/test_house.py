@@ -122,6 +122,38 @@ def test_what_is_held_or_dead_stays(old, new):
     assert report.balances
 
 
+@pytest.mark.parametrize("topics", [(), ("mails", "texts")])
+def test_ids_of_two_topics_stay_apart_in_one(old, new, topics):
+    with dwell.open(old) as queue:
+        for topic in ("mails", "texts"):
+            queue.put(topic, b"to ann", id="ann", due=4_102_444_800_000)
+    for _ in range(2):
+        report = moved(new, old, topics=topics, into="all")
+        assert report.balances
+    with dwell.open(new) as queue:
+        assert {m.id for m in everything(queue, "all")} == {"mails/ann", "texts/ann"}
+
+
+def test_one_topic_into_another_keeps_its_ids(old, new):
+    with dwell.open(old) as queue:
+        queue.put("mails", b"to ann", id="ann", delay="1h")
+    assert moved(new, old, topics=["mails"], into="all").moved == 1
+    with dwell.open(new) as queue:
+        assert [m.id for m in everything(queue, "all")] == ["ann"]
+
+
+def test_another_due_is_another_message_though_the_one_here_was_tried(old, new):
+    with dwell.open(new) as queue:
+        queue.put("mails", b"to ann", id="ann")
+        queue.release(queue.take("mails"), delay="1h")
+    with dwell.open(old) as queue:
+        queue.put("mails", b"to ann", id="ann", due=4_102_444_800_000)
+    report = moved(new, old)
+    assert (report.moved, report.others) == (0, 1)
+    with dwell.open(old) as queue:
+        assert queue.get("mails", "ann").due_ms == 4_102_444_800_000
+
+
 def test_some_topics_into_one(old, new):
     with dwell.open(old) as queue:
         for topic in ("a", "b", "c"):

@@ -191,18 +191,21 @@ class HousePlace:
         puts = Puts(
             topic=self._target(batch.topics[0]),
             bodies=bodies,
-            ids=[self._id(id_).encode() for id_ in batch.ids],
+            ids=[self._id(batch.topics[0], id_).encode() for id_ in batch.ids],
             extras=batch.extras,
             **arrays,
         )
         return Load(puts, _Lent(batch, is_taken, versions))
 
     def _target(self, topic: str) -> str:
-        is_own = topic == SCHEDULES or topic.startswith(f"{SCHEDULES}:")
-        return topic if self._into is None or is_own else self._into
+        return topic if self._into is None or _is_of_schedules(topic) else self._into
 
-    def _id(self, id_: str) -> str:
-        return self._mark + id_[1:] if id_.startswith(QUEUE_ID_MARK) else id_
+    def _id(self, topic: str, id_: str) -> str:
+        """Return the id of a message here: ids of several topics may be the same."""
+        if id_.startswith(QUEUE_ID_MARK):
+            return self._mark + id_[1:]
+        is_alone = len(self._wanted) == 1 or self._target(topic) == topic
+        return id_ if is_alone else f"{topic}/{id_}"
 
     async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
         """Ack taken messages, and cancel the others in the version that was put."""
@@ -256,6 +259,10 @@ class HousePlace:
     async def close(self) -> None:
         """Give held messages back; the caller closes the queue."""
         await self._release_left()
+
+
+def _is_of_schedules(topic: str) -> bool:
+    return topic == SCHEDULES or topic.startswith(f"{SCHEDULES}:")
 
 
 def _picked(page: Page, places: Sequence[int]) -> Page:

@@ -229,9 +229,13 @@ class Takeover:
 
 
 def _is_same(load: Load, at: int, found: Message) -> bool:
-    """Tell whether a message was put before from this load; workers may have changed its due."""
+    """Tell whether a message was put before from this load.
+
+    A worker may have changed its due by a retry. Then it counts as another, as messages of one id
+    may differ in their dues alone.
+    """
     puts = load.puts
     extra = decode_extra(puts.extras[at] if puts.extras else b"")
-    is_its_due = found.attempt > 0 or not load.is_exact or found.due_ms == int(puts.due_ms[at])
+    is_its_due = not load.is_exact or found.due_ms == int(puts.due_ms[at])
     said = (bytes(puts.bodies[at]), extra.key, extra.headers)
     return is_its_due and said == (found.body, found.key, found.headers)
