@@ -150,7 +150,14 @@ def test_a_folder_has_the_columns_of_all_its_files(cli, tmp_path):
     # A row without a due is bad, as it is in a single file.
     assert (answer["created"], answer["rejected"]) == (1, 1)
     assert cli.get("t", "b").due_ms == 4_070_908_800_000
-    pq.write_table(pa.table({"id": [["x"]], "body": ["y"]}), folder / "part-2.parquet")
+    # A later file may have wider types, as of another version of the program that wrote it.
+    wider = {"id": ["c"], "body": ["y"], "due": due.cast(pa.timestamp("ms", "UTC"))}
+    pq.write_table(pa.table(wider), folder / "part-2.parquet")
+    rejected.unlink()
+    (answer,) = cli.json("put", "t", "--from", str(folder), "--rejected", str(rejected), code=1)
+    assert (answer["created"], answer["kept"], answer["rejected"]) == (1, 1, 1)
+    assert cli.get("t", "c").due_ms == 4_070_908_800_000
+    pq.write_table(pa.table({"id": [["x"]], "body": ["y"]}), folder / "part-3.parquet")
     assert "from: cannot read" in cli.error("put", "t", "--from", str(folder))
 
 

@@ -122,6 +122,32 @@ def test_what_waits_is_cancelled_by_its_id(topics, tmp_path):
     assert left.body == b"3"
 
 
+@pytest.mark.parametrize("mode", [[], ["--exactly-once"]])
+def test_a_cancel_that_comes_too_late_cancels_no_record_of_another_topic(topics, tmp_path, mode):
+    """Both topics have a record of one id, and one of them has left."""
+    orders, mails = topics(1), topics(2)
+    mails.name = orders.name
+    source = f"kafka://{orders.hosts}/{orders.came},{mails.came}?group={orders.name}"
+    options = ["--from", source, "--to", mails.sink, *mode]
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        orders.say(b"order", {"dwell-delay": "1h", "dwell-id": "7"})
+        mails.say(b"mail", {"dwell-delay": "1ms", "dwell-id": "7"}, partition=0)
+        mails.say(b"other", {"dwell-delay": "1h", "dwell-id": "8"}, partition=0)
+        orders.flush()
+        mails.flush()
+        mails.read(mails.goes, 1)
+        until(lambda: committed(orders) + committed(mails) == 3)
+        # The id of a record in another partition of the topic is found.
+        mails.say(None, {"dwell-cancel": "8"}, partition=1)
+        mails.say(None, {"dwell-cancel": "7"}, partition=1)
+        mails.flush()
+        until(lambda: committed(mails) == 4)
+        assert relay.end() == 0
+    with dwell.open(tmp_path / "store") as queue:
+        assert queue.get(f"relay.{orders.came}-0", "7").body == b"order"
+        assert queue.get(f"relay.{mails.came}-0", "8") is None
+
+
 def test_an_own_id_that_looks_like_a_place_is_cancelled(topics, tmp_path):
     mine = topics(1)
     own = f"{mine.came}-2024-17"

@@ -70,7 +70,7 @@ def opened(name: str) -> Iterator[tuple[Iterator[Part], int | None]]:
                 source = stack.enter_context(pa.memory_map(name))
                 parts = _arrow_parts(pa, name, pa.ipc.open_stream(source))
             else:
-                data = _whole(pa, pa.dataset.dataset(name, format=how))
+                data = _data_set(pa, name, how)
                 parts = _arrow_parts(pa, name, data.scanner(batch_size=_ROWS).to_reader())
                 rows = data.count_rows()
         except InvalidInput:
@@ -80,12 +80,14 @@ def opened(name: str) -> Iterator[tuple[Iterator[Part], int | None]]:
         yield parts, rows
 
 
-def _whole(pa: Any, data: Any) -> Any:
-    """Return a data set with the columns of all its files, and not of the first alone."""
+def _data_set(pa: Any, name: str, how: str) -> Any:
+    """Return a file or a folder with the columns of all its files, and not of the first alone."""
+    data = pa.dataset.dataset(name, format=how)
     schemas = [fragment.physical_schema for fragment in data.get_fragments()]
     if len(schemas) < 2:
         return data
-    return data.replace_schema(pa.unify_schemas(schemas, promote_options="permissive"))
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
+    return pa.dataset.dataset(name, format=how, schema=schema)
 
 
 def _arrow_parts(pa: Any, name: str, reader: Any) -> Iterator[Part]:

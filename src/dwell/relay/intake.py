@@ -227,20 +227,25 @@ class Intake:
 
     async def _cancel(self, topic: str, step: Sequence[Cancelled]) -> None:
         or_ids = {one.id: one.or_id for one in step}
-        left = await self._cancel_anywhere(topic, list(or_ids))
-        others = [or_id for id_ in left if (or_id := or_ids[id_])]
-        unknown = len(left) - len(others)
-        if others:
-            unknown += len(await self._cancel_anywhere(topic, others))
-        self._tally.held["unknown"] += unknown
+        left = await self._cancel_in(topic, list(or_ids))
+        if not left:
+            return
+        every = [other for other in await self._topics() if other != topic]
+        # A record of another source may have the same id of its producer.
+        siblings = [other for other in every if _source(other) == _source(topic)]
+        left = await self._cancel_in_others(siblings, left)
+        places = [or_id for id_ in left if (or_id := or_ids[id_])]
+        unknown = len(left) - len(places)
+        # A place with the mark of its source's life is unique.
+        places = await self._cancel_in_others([topic, *every], places)
+        self._tally.held["unknown"] += unknown + len(places)
 
-    async def _cancel_anywhere(self, topic: str, ids: list[str]) -> list[str]:
-        """Cancel messages in any topic; return the ids that no topic knows."""
-        left = await self._cancel_in(topic, ids)
-        for other in await self._topics() if left else ():
-            if left and other != topic:
-                left = await self._cancel_in(other, left)
-        return left
+    async def _cancel_in_others(self, topics: Sequence[str], ids: list[str]) -> list[str]:
+        """Cancel messages in any of some topics; return the ids that none knows."""
+        for topic in topics if ids else ():
+            if not (ids := await self._cancel_in(topic, ids)):
+                break
+        return ids
 
     async def _cancel_in(self, topic: str, ids: list[str]) -> list[str]:
         """Cancel messages of a topic; return the ids that it does not know."""
@@ -253,6 +258,11 @@ class Intake:
             told = zip(part, results, strict=True)
             unknown += [id_ for id_, result in told if result is Result.UNKNOWN]
         return unknown
+
+
+def _source(topic: str) -> str:
+    """Return what all topics for the partitions of one source begin with."""
+    return topic.rpartition("-")[0]
 
 
 def _chunks(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
