@@ -47,7 +47,7 @@ FOREIGN = {
     "pyarrow": {"cli", "queue", "server", "spark"},
     "pyspark": {"spark"},
     "pytest": {"testing"},
-    "redis": {"redis"},
+    "redis": {"redis", "takeover"},
     "sqlalchemy": {"outbox"},
     "starlette": {"asgi"},
     "watchfiles": {"cli"},

@@ -18,7 +18,8 @@ def takeover(
         str,
         typer.Argument(
             metavar="FROM",
-            help="beanstalk://HOST:PORT?tube=NAME, amqp://HOST/VHOST?queue=NAME, or another store.",
+            help="beanstalk://HOST:PORT?tube=NAME, amqp://HOST/VHOST?queue=NAME, "
+            "rq+redis://HOST:PORT/DB?queue=NAME, or another store.",
             show_default=False,
             envvar="DWELL_FROM",
         ),
@@ -94,8 +95,9 @@ def _text(report: Report, *, dry_run: bool) -> str:
         lines.append(f"{report.refused:,} stay there, as the queue refuses them: {report.reason}")
     if report.held_back:
         lines.append(
-            f"{report.held_back:,} stay there: they changed each time they were read, or the "
-            "settings of their topic (rate, most_leased, ordered) hold them back"
+            f"{report.held_back:,} stay there: they changed each time they were read, the settings "
+            "of their topic (rate, most_leased, ordered) hold them back, or, in RQ, they repeat, "
+            "others wait for them, or they are too large"
         )
     if report.again:
         lines.append(

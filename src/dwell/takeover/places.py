@@ -9,11 +9,12 @@ from dwell.errors import InvalidSettings, InvalidUrl
 from dwell.handle import store_at
 from dwell.queue import Queue
 from dwell.takeover.beanstalk import BeanstalkPlace
+from dwell.takeover.contract import Place
 from dwell.takeover.house import HousePlace, is_same_store
 from dwell.takeover.takeover import Report, Takeover
 from dwell.urls import shown
 
-_OTHERS = ("beanstalk", "amqp", "amqps")
+_OTHERS = ("beanstalk", "amqp", "amqps", "rq+redis", "rq+rediss")
 
 
 class Mover(Protocol):
@@ -48,6 +49,8 @@ async def mover_from(
         yield Takeover(BeanstalkPlace(url, queue.clock, into), queue, tell)
     elif scheme in ("amqp", "amqps"):
         yield _drain(url, queue, tell, into)
+    elif scheme in ("rq+redis", "rq+rediss"):
+        yield Takeover(_rq(url, queue, into), queue, tell)
     else:
         store = store_at(url, queue.clock, {})
         if not await store.is_made():
@@ -71,3 +74,13 @@ def _drain(url: str, queue: Queue, tell: Callable[[Report], None], into: str | N
             f"url: {shown(url)!r:.80} needs pip install 'dwell[rabbitmq]': {error}"
         ) from None
     return Drain(url, queue, tell, into)
+
+
+def _rq(url: str, queue: Queue, into: str | None) -> Place:
+    try:
+        from dwell.takeover.rq import RqPlace
+    except ImportError as error:
+        raise InvalidUrl(
+            f"url: {shown(url)!r:.80} needs pip install 'dwell[redis]': {error}"
+        ) from None
+    return RqPlace(url, queue.clock, into)

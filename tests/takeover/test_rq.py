@@ -1,0 +1,162 @@
+"""Jobs of RQ move into a queue; RQ itself has put them, in an interpreter of its own."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import dwell
+from dwell.errors import InvalidUrl, ServerUnreachable
+from dwell.message import State
+from dwell.takeover.process import run
+from tests.redis.servers import redis_server
+from tools.rooms import ROOT
+
+RQ = ROOT / ".brokers/tasks/bin/python"
+_JOBS = Path(__file__).with_name("rq_jobs.py")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def url(engine):
+    engine.ask("FLUSHALL")
+    return engine.url
+
+
+def rq(url, *words, given=b""):
+    command = [RQ, _JOBS, url, *words]
+    done = subprocess.run(command, input=given, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().split("\n")[:-1]
+
+
+def moved(store, url, **how):
+    return run(str(store), f"rq+{url}", tell=lambda report: None, **how)
+
+
+def everything(queue, topic):
+    return [m for s in (State.DELAYED, State.READY) for page in queue.pages(topic, s) for m in page]
+
+
+def test_all_that_waits_moves_as_it_is(url, tmp_path):
+    rq(url, "fill", "1200")
+    told = moved(tmp_path, url, dry_run=True)
+    assert (told.found.delayed, told.found.ready) == (1200, 1200)
+    assert len(rq(url, "ids")) == 2400
+    report = moved(tmp_path, url)
+    assert (report.moved, report.put["created"], report.left.here) == (2400, 2400, 0)
+    assert report.balances
+    assert report.is_whole
+    assert [one for one in rq(url, "ids") if one] == []
+    with dwell.open(tmp_path) as queue:
+        later, now = everything(queue, "mails"), everything(queue, "orders")
+    assert {m.id for m in now} == {f"now-{number}" for number in range(1200)}
+    assert all(m.state is State.READY for m in now)
+    for m in later:
+        number = int(m.id.removeprefix("later-"))
+        assert m.due_ms == 4_070_908_800_000 + 1000 * number
+        assert m.headers["rq-description"] == f"no {number}"
+        assert m.headers["content-type"] == "application/x-python-pickle"
+    assert len(later) == 1200
+    first = next(m for m in now if m.id == "now-7")
+    assert rq(url, "run", given=first.body) == ["builtins.print (7,)"]
+
+
+def test_what_cannot_be_a_message_stays_and_holds_up_nothing(url, tmp_path):
+    rq(url, "odd")
+    rq(url, "fill", "3")
+    report = moved(tmp_path, url)
+    assert (report.moved, report.refused, report.held_back) == (7, 0, 3)
+    assert report.balances
+    assert not report.is_whole
+    assert {one for one in rq(url, "ids") if one} == {"large", "repeats", "first", "gone"}
+    with dwell.open(tmp_path) as queue:
+        (message,) = everything(queue, "json")
+    assert message.headers["content-type"] == "application/json"
+    assert message.json()[0] == "shop.pay"
+    # Run again, it finds the same.
+    assert moved(tmp_path, url).moved == 0
+
+
+def test_a_job_that_falls_due_soon_is_left_to_the_scheduler_for_a_while(url, tmp_path):
+    rq(url, "soon")
+    report = moved(tmp_path, url)
+    # No scheduler runs, so it is taken some seconds after its due.
+    assert (report.moved, report.balances) == (1, True)
+    with dwell.open(tmp_path) as queue:
+        (message,) = everything(queue, "mails")
+    assert message.due_ms + 5_000 < time.time_ns() // 1_000_000
+
+
+def test_a_job_that_is_scheduled_again_moves_in_its_new_version(engine, url, tmp_path, monkeypatch):
+    from dwell.takeover import rq as place
+
+    rq(url, "fill", "2")
+    look, moves = place.RqPlace.let_go, iter([1])
+
+    async def let_go(self, load, places):
+        if load.place.key == "rq:scheduled:mails" and next(moves, None):
+            engine.ask("ZADD", "rq:scheduled:mails", 4_070_999_999, "later-0")
+            engine.ask("ZREM", "rq:scheduled:mails", "later-1")
+        return await look(self, load, places)
+
+    monkeypatch.setattr(place.RqPlace, "let_go", let_go)
+    report = moved(tmp_path, url)
+    assert (report.moved, report.elsewhere, report.balances) == (3, 1, True)
+    with dwell.open(tmp_path) as queue:
+        assert queue.get("mails", "later-0").due_ms == 4_070_999_999_000
+
+
+def test_a_takeover_that_is_killed_goes_on(url, tmp_path):
+    rq(url, "fill", "3000")
+    store, program = tmp_path / "store", Path(sys.executable).with_name("dwell")
+    command = [program, "--store", store, "takeover", f"rq+{url}"]
+    kills = 0
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if kills < 3:
+            before = len(rq(url, "ids"))
+            while process.poll() is None and len(rq(url, "ids")) == before:
+                pass
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        out, _ = process.communicate()
+        if process.returncode != -signal.SIGKILL:
+            break
+    assert process.returncode == 0, out
+    with dwell.open(store) as queue:
+        for topic, word in (("mails", "later"), ("orders", "now")):
+            ids = sorted(m.id for m in everything(queue, topic))
+            assert ids == sorted(f"{word}-{number}" for number in range(3000))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rq+redis:///0", "rq+redis://localhost?tube=a", "rq+redis://localhost?queue=", "rq+http://x"],
+)
+def test_wrong_addresses_are_refused(tmp_path, text):
+    with pytest.raises(InvalidUrl, match="url: got"):
+        run(str(tmp_path / "store"), text, tell=lambda report: None)
+
+
+def test_what_is_no_rq_is_told(engine, url, tmp_path):
+    with pytest.raises(InvalidUrl, match="has no queues of RQ"):
+        moved(tmp_path, url)
+    engine.ask("SET", "rq:queues", "text")
+    with pytest.raises(ServerUnreachable, match="WRONGTYPE"):
+        moved(tmp_path, url)
+    with pytest.raises(ServerUnreachable, match=r"RQ at 127\.0\.0\.1:1"):
+        moved(tmp_path, "redis://127.0.0.1:1/0")
+    rq(url.replace("/0", "/1"), "ids")
+    engine.ask("FLUSHALL")
+    engine.ask("SADD", "rq:queues", "rq:queue:a b")
+    with pytest.raises(InvalidUrl, match="needs --into"):
+        moved(tmp_path, url)
