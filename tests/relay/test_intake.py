@@ -71,6 +71,30 @@ async def test_what_the_queue_refuses_is_a_dead_letter_and_holds_up_nothing():
         assert tally.dead["source"] == 2
 
 
+async def test_a_record_whose_id_is_too_long_is_a_dead_letter_and_holds_up_nothing():
+    """The id of a record without its own is its place, with the name of its topic."""
+    records = [Record("in", f"r{at}" + "x" * 300 * (at == 2), b"%d" % at) for at in range(5)]
+    async with Queue(MemoryStore(RealClock())) as queue:
+        source, tally = Once(list(records)), Tally()
+        intake = Intake(
+            source,
+            queue,
+            Rules(to="jobs", default_delay_ms=0, is_named=False),
+            DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally),
+            tally,
+            topic_of=lambda one: one.target,
+            topics=lambda: None,
+        )
+        running = asyncio.create_task(intake.run())
+        await until_async(lambda: tally.settled == len(records) or running.done())
+        intake.stop()
+        await running
+        assert sorted((await queue.take("jobs", 9)).bodies) == [b"0", b"1", b"3", b"4"]
+        (dead,) = await queue.take("dead", 9)
+    assert dead.body == b"2"
+    assert "id: got 302 bytes" in dead.headers["dwell-reason"]
+
+
 async def test_records_that_share_an_id_are_letters_of_their_own():
     """An id is one of its topic, and letters of records for all topics are in one."""
     said = [

@@ -14,7 +14,7 @@ import redis
 import dwell
 from dwell.batch.stats import TopicStats
 from dwell.clock import RealClock
-from dwell.errors import InvalidBody, InvalidSettings, InvalidUrl, TopicFull
+from dwell.errors import InvalidBody, InvalidSettings, InvalidUrl
 from dwell.message import State
 from dwell.queue import Queue
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
@@ -134,12 +134,38 @@ def test_ids_of_two_topics_stay_apart_in_one(old, new, topics):
         assert {m.id for m in everything(queue, "all")} == {"mails/ann", "texts/ann"}
 
 
-def test_one_topic_into_another_keeps_its_ids(old, new):
+def test_ids_of_two_topics_stay_apart_in_two_runs(old, new):
+    long = "x" * 256
     with dwell.open(old) as queue:
-        queue.put("mails", b"to ann", id="ann", delay="1h")
-    assert moved(new, old, topics=["mails"], into="all").moved == 1
+        for topic in ("mails", "texts"):
+            queue.put_many(topic, [b"to ann"] * 2, ids=["ann", long], delay="1h")
+    for topic in ("mails", "texts"):
+        assert moved(new, old, topics=[topic], into="all").moved == 2
     with dwell.open(new) as queue:
-        assert [m.id for m in everything(queue, "all")] == ["ann"]
+        ids = {m.id for m in everything(queue, "all")}
+    assert {"mails/ann", "texts/ann"} < ids
+    assert len(ids) == 4
+
+
+@pytest.mark.parametrize("on_full", ["refuse", "drop"])
+def test_a_full_topic_holds_up_no_other(old, new, on_full):
+    with dwell.open(new) as queue:
+        queue.configure("b", max_pending=2, on_full=on_full)
+    with dwell.open(old) as queue:
+        for topic in ("a", "b", "c"):
+            queue.put_many(topic, [b"%d" % at for at in range(5)], delay="1h")
+            queue.put_many(topic, [b"%d" % at for at in range(5)])
+    report = moved(new, old)
+    assert report.balances
+    assert report.refused > 0
+    assert ("full" if on_full == "drop" else "max_pending is 2") in report.reason
+    with dwell.open(new) as queue, dwell.open(old) as there:
+        counts = {topic: len(everything(queue, topic)) for topic in ("a", "b", "c")}
+        left = len(everything(there, "b"))
+    assert (counts["a"], counts["c"]) == (10, 10)
+    # Nothing of it is in both, or in neither.
+    assert counts["b"] + left == 10
+    assert counts["b"] == 2
 
 
 def test_another_due_is_another_message_though_the_one_here_was_tried(old, new):
@@ -301,14 +327,17 @@ def test_what_a_full_topic_refuses_goes_back(old, new, on_full):
         queue.put_many("orders", [b"x"] * 100, delay=["0s", "1h"] * 50)
     with dwell.open(new) as queue:
         queue.configure("orders", max_pending=60, on_full=on_full)
-    with pytest.raises(TopicFull):
-        moved(new, old)
+    report = moved(new, old)
+    assert report.balances
     with dwell.open(old) as queue:
         there = everything(queue, "orders")
         assert all(m.attempt == 0 for m in there)
     with dwell.open(new) as queue:
         here = everything(queue, "orders")
-    assert len(there) + len(here) == 100
+    assert (len(there), len(here), report.refused) == (40, 60, 40)
+    with dwell.open(new) as queue:
+        queue.configure("orders", max_pending=0)
+    assert moved(new, old).moved == 40
 
 
 def test_it_does_not_move_into_itself(old):

@@ -115,6 +115,72 @@ def test_a_job_that_is_scheduled_again_moves_in_its_new_version(engine, url, tmp
         assert queue.get("mails", "later-0").due_ms == 4_070_999_999_000
 
 
+@pytest.mark.parametrize("change", ["waited for", "replaced", "replaced in the list"])
+def test_a_job_that_changes_while_it_is_put_is_not_removed(
+    engine, url, tmp_path, monkeypatch, change
+):
+    from dwell.takeover import rq as place
+
+    rq(url, "fill", "1")
+    look, changes = place.RqPlace.let_go, iter([1])
+    id_ = "now-0" if change == "replaced in the list" else "later-0"
+
+    async def let_go(self, load, places):
+        if load.place.jobs[0].id == id_.encode() and next(changes, None):
+            if change == "waited for":
+                engine.ask("SADD", f"rq:job:{id_}:dependents", "other")
+            else:
+                engine.ask("HSET", f"rq:job:{id_}", "data", "newer")
+        return await look(self, load, places)
+
+    monkeypatch.setattr(place.RqPlace, "let_go", let_go)
+    report = moved(tmp_path, url)
+    assert report.balances
+    with dwell.open(tmp_path) as queue:
+        found = [m.body for topic in ("mails", "orders") for m in everything(queue, topic)]
+    stays = change != "replaced"
+    assert len([one for one in rq(url, "ids") if one]) == stays
+    # The copy of a job that was ready may be with a worker by now, so the job counts as another.
+    assert (report.held_back, report.others) == (change == "waited for", "list" in change)
+    assert (b"newer" in found) == (not stays)
+    assert len(found) == 1 + (change != "waited for")
+
+
+@pytest.mark.parametrize("score", ["inf", "-inf", "253402300799", "1893456000.5", "-315619200"])
+def test_odd_dues_end_nothing(engine, url, tmp_path, score):
+    rq(url, "fill", "2")
+    engine.ask("ZADD", "rq:scheduled:mails", score, "later-0")
+    report = moved(tmp_path, url)
+    assert report.balances
+    with dwell.open(tmp_path) as queue:
+        found = {m.id: m.due_ms for m in everything(queue, "mails")}
+    stays = score in ("inf", "253402300799")
+    assert set(found) == ({"later-1"} if stays else {"later-0", "later-1"})
+    assert report.held_back == stays
+    if not stays:
+        assert found["later-0"] == max(float(score) * 1000, 0)
+
+
+def test_what_is_no_job_ends_nothing(engine, url, tmp_path):
+    rq(url, "fill", "2")
+    engine.ask("SET", "rq:job:text", "x")
+    engine.ask("RPUSH", "rq:queue:orders", "text")
+    engine.ask("RPUSH", "rq:queue:orders", b"\xff")
+    engine.ask("HSET", b"rq:job:\xff", "data", "x")
+    report = moved(tmp_path, url)
+    assert (report.moved, report.held_back, report.balances) == (4, 2, True)
+
+
+def test_a_job_that_always_changes_is_left(url, tmp_path, monkeypatch):
+    from dwell.takeover import rq as place
+
+    rq(url, "fill", "2")
+    always = "local t = {} for i = 3, #ARGV, 3 do t[#t + 1] = 2 end return t"
+    monkeypatch.setattr(place, "_REMOVE", always)
+    report = moved(tmp_path, url)
+    assert (report.held_back, report.left.here) == (4, 4)
+
+
 def test_a_takeover_that_is_killed_goes_on(url, tmp_path):
     rq(url, "fill", "3000")
     store, program = tmp_path / "store", Path(sys.executable).with_name("dwell")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from dwell.batch.batch import Batch
 from dwell.celery.names import QUEUES, exchange_topic, is_exchange_topic, topic_of
 from dwell.errors import AccessDenied, IdExists, InvalidTopic, StoreError
 from dwell.given import values
@@ -142,16 +143,27 @@ class Directory:
 
         ``bindings`` are the rows of all its bindings; None looks at all exchanges.
         """
-        topic = topic_of(queue)
         # While its row is held, as in a sweep, others who declare the queue wait.
-        await self._queue.reschedule(QUEUES, topic, delay=0)
-        held = await self._queue.take_ids(QUEUES, [topic], lease=_LEASE_S)
+        held = await self._hold(queue_row(queue))
         rows = await self._bindings_of(queue) if bindings is None else bindings
         for row in rows:
             await self._queue.cancel(row.topic, row.id)
-        await self._queue.clear(topic)
-        if len(held):
-            await self._queue.ack(held)
+        await self._queue.clear(topic_of(queue))
+        await self._queue.ack(held)
+
+    async def _hold(self, row: Row) -> Batch:
+        """Take the row of a queue, which is put if there is none."""
+        for _ in range(_TRIES):
+            result = await self._queue.reschedule(row.topic, row.id, delay=0)
+            if result is Result.UNKNOWN:
+                with contextlib.suppress(IdExists):
+                    await self._put(row, 0, "error")
+            held = await self._queue.take_ids(row.topic, [row.id], lease=_LEASE_S)
+            if len(held):
+                return held
+            # Another process deletes the queue now, and ends soon.
+            await asyncio.sleep(_PAUSE_S)
+        raise _being_deleted(row)
 
     async def _bindings_of(self, queue: str) -> list[Row]:
         found = []

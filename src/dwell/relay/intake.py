@@ -9,8 +9,8 @@ from dwell.batch.blobs import Sized
 from dwell.batch.puts import PUT_ARRAYS, Puts
 from dwell.batch.results import counts_of
 from dwell.batch.schema import arrays_from
-from dwell.errors import DwellError, InvalidInput, TopicFull
-from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Result
+from dwell.errors import DwellError, InvalidId, InvalidInput, TopicFull
+from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, MAX_ID_BYTES, Result
 from dwell.queue import Queue
 from dwell.relay.contract import Reader, Source
 from dwell.relay.dead import DeadLetters
@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 
 #: How many bytes are put at once, with as much again for headers.
 _MOST_BYTES = MAX_BATCH_BYTES // 2
+
+#: How many bytes of an id an error shows.
+_SHOWN = 40
 
 Step = list[Held] | list[Cancelled]
 TopicOf = Callable[[Held | Cancelled], str]
@@ -280,10 +283,15 @@ def _chunks(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
 
 
 def _puts(topic: str, held: Sequence[Held]) -> Puts:
+    """Return records as a batch; raises InvalidId for an id that is too long, as of a place."""
+    ids = [one.record.id.encode() for one in held]
+    if too_long := next((id_ for id_ in ids if len(id_) > MAX_ID_BYTES), None):
+        size = f"{len(too_long)} bytes ({too_long[:_SHOWN]!r}...)"
+        raise InvalidId(f"id: got {size}, expected at most {MAX_ID_BYTES}")
     return Puts(
         topic=topic,
         bodies=Sized([one.record.body or b"" for one in held]),
-        ids=Sized([one.record.id.encode() for one in held]),
+        ids=Sized(ids),
         extras=Sized([one.extra for one in held]),
         **arrays_from(held, PUT_ARRAYS),
     )

@@ -20,6 +20,7 @@ from dwell.batch.blobs import moved_mark
 from dwell.batch.page import Page
 from dwell.batch.puts import PUT_ARRAYS, Puts
 from dwell.given import values
+from dwell.given.scopedid import scoped_id
 from dwell.message import QUEUE_ID_MARK, U64, Result, State, TopicSettings
 from dwell.queue import Queue
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
@@ -201,11 +202,10 @@ class HousePlace:
         return topic if self._into is None or _is_of_schedules(topic) else self._into
 
     def _id(self, topic: str, id_: str) -> str:
-        """Return the id of a message here: ids of several topics may be the same."""
+        """Return the id of a message here."""
         if id_.startswith(QUEUE_ID_MARK):
             return self._mark + id_[1:]
-        is_alone = len(self._wanted) == 1 or self._target(topic) == topic
-        return id_ if is_alone else f"{topic}/{id_}"
+        return id_ if self._target(topic) == topic else scoped_id(topic, id_)
 
     async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
         """Ack taken messages, and cancel the others in the version that was put."""

@@ -10,26 +10,22 @@ unpickled.
 """
 
 import contextlib
+import math
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-import numpy as np
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from dwell.batch.puts import Puts, uniform
+from dwell.batch.puts import Puts, Row
 from dwell.clock import Clock
 from dwell.errors import InvalidInput, InvalidUrl, ServerUnreachable
 from dwell.given import values
-from dwell.message import (
-    DEFAULT_PRIORITY,
-    MAX_BATCH_BYTES,
-    MAX_BODY_BYTES,
-    TopicSettings,
-    encode_extra,
-)
+from dwell.given.rows import row_of
+from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, MAX_DELAY_MS, TopicSettings
 from dwell.takeover.contract import Counts, Load, Stayed
 from dwell.urls import shown
 
@@ -41,6 +37,10 @@ _SCHEDULED, _STARTED, _FAILED = "rq:scheduled:", "rq:wip:", "rq:failed:"
 #: How long before and after its due a job is left to the scheduler, seconds.
 _SOON_S = 5
 _PATIENCE_S = 10.0
+#: The answer for a job that has changed, and after how many changes it is left there.
+_CHANGED, _MOST_LOOKS = 2, 10
+#: The longest delay of a put, because the queue's clock may be behind this one.
+_MOST_DELAY_MS = MAX_DELAY_MS - 24 * 3_600_000
 #: How many bytes of bodies are read at once, about.
 _MOST_BYTES = MAX_BATCH_BYTES // 2
 #: The fields of a job that are read, and the headers of those that are kept as text.
@@ -51,39 +51,48 @@ _MOST_CHARS = 200
 _PICKLE, _JSON = "application/x-python-pickle", "application/json"
 
 #: Reads jobs, at least one, until their data fill ARGV[1] bytes: KEYS[1] is their prefix, the other
-#: arguments are their ids. Returns for each whether others wait for it, and its fields.
+#: arguments are their ids. Returns for each a digest of its data, whether others wait for it, and
+#: its fields; nothing for what is no job.
 _READ = f"""
 local results, size = {{}}, 0
 for at = 2, #ARGV do
-  local key = KEYS[1] .. ARGV[at]
-  size = size + redis.call('HSTRLEN', key, '{_DATA}')
-  if size > tonumber(ARGV[1]) and at > 2 then break end
-  local fields = redis.call('HMGET', key, '{"', '".join((_DATA, _REPEATS, *_TEXTS))}')
-  table.insert(fields, 1, redis.call('EXISTS', key .. ':dependents'))
+  local key, fields = KEYS[1] .. ARGV[at], {{}}
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'none' then
+    fields = {{'', 0, false}}
+  elseif kind == 'hash' then
+    size = size + redis.call('HSTRLEN', key, '{_DATA}')
+    if size > tonumber(ARGV[1]) and at > 2 then break end
+    fields = redis.call('HMGET', key, '{"', '".join((_DATA, _REPEATS, *_TEXTS))}')
+    table.insert(fields, 1, redis.call('EXISTS', key .. ':dependents'))
+    table.insert(fields, 1, redis.sha1hex(fields[2] or ''))
+  end
   results[#results + 1] = fields
 end
 return results
 """
 
-#: Removes jobs that are where they were: KEYS are the queue's set or list and the prefix of jobs,
-#: ARGV for each job its id and its score, empty in a list. Returns for each 1 if it is removed, 2
-#: if it has another score by now, and 0 if it is there no longer.
-_REMOVE = """
-local results = {}
-for at = 1, #ARGV, 2 do
+#: Removes jobs that are as they were: KEYS are the queue's set or list and the prefix of jobs, ARGV
+#: for each job its id, its score, empty in a list, and the digest of its data. Returns for each 1
+#: if it is removed, 2 if it has changed or others wait for it, and 0 if it is there no longer.
+_REMOVE = f"""
+local results = {{}}
+for at = 1, #ARGV, 3 do
   local id, score = ARGV[at], ARGV[at + 1]
-  local result = 0
-  if score == '' then
-    result = redis.call('LREM', KEYS[1], 1, id)
-  else
-    local found = redis.call('ZSCORE', KEYS[1], id)
-    if found and tonumber(found) == tonumber(score) then
-      result = redis.call('ZREM', KEYS[1], id)
-    elseif found then
+  local key, result, found = KEYS[2] .. id, 0, true
+  if score ~= '' then found = redis.call('ZSCORE', KEYS[1], id) end
+  if found then
+    local data = redis.call('HGET', key, '{_DATA}') or ''
+    if redis.sha1hex(data) ~= ARGV[at + 2] or redis.call('EXISTS', key .. ':dependents') == 1
+        or (score ~= '' and tonumber(found) ~= tonumber(score)) then
       result = 2
+    elseif score ~= '' then
+      result = redis.call('ZREM', KEYS[1], id)
+    else
+      result = redis.call('LREM', KEYS[1], 1, id)
     end
+    if result == 1 then redis.call('DEL', key) end
   end
-  if result == 1 then redis.call('DEL', KEYS[2] .. id) end
   results[#results + 1] = result
 end
 return results
@@ -91,12 +100,15 @@ return results
 
 
 class _Job(NamedTuple):
-    """A job: its id, its due in seconds if it is scheduled, its data, and other fields."""
+    """A job: its id, its score if it is scheduled, its message, and a digest of its data.
 
-    id: str
-    due_s: int | None
-    body: bytes
-    texts: list[bytes | None]
+    Without a message it stays.
+    """
+
+    id: bytes
+    score: float | None
+    row: Row | None = None
+    digest: bytes = b""
 
 
 class _Lent(NamedTuple):
@@ -132,8 +144,9 @@ class RqPlace:
         #: The keys that are left to look through, and how many jobs at the start of each stay.
         self._round: list[str] = []
         self._skipped = 0
-        self._left: set[str] = set()
-        self._stay: set[str] = set()
+        self._left: set[bytes] = set()
+        self._stay: set[bytes] = set()
+        self._changes = Counter[bytes]()
         self._is_again = False
         self._first: int | None = None
         self._came = self._gone = 0
@@ -201,83 +214,67 @@ class RqPlace:
     async def _lend_of(self, key: str, limit: int) -> Sequence[Load]:
         while found := await self._read(key, limit):
             jobs = await self._jobs(found)
-            free = [job for job in jobs if job.id not in self._left]
+            free = [job for job in jobs if job.row is not None and job.id not in self._left]
             self._skipped += len(jobs) - len(free)
             if free:
                 return [self._load(key, free)]
         return ()
 
-    async def _read(self, key: str, limit: int) -> list[tuple[str, int | None]]:
-        """Return ids and dues of the next jobs of a queue."""
+    async def _read(self, key: str, limit: int) -> list[_Job]:
+        """Return the next jobs of a queue, without their data."""
         while True:
             first, last = self._skipped, self._skipped + limit - 1
             if key.startswith(_QUEUE):
-                return [(id_.decode(), None) for id_ in await self._client.lrange(key, first, last)]
+                return [_Job(id_, None) for id_ in await self._client.lrange(key, first, last)]
             found = await self._client.zrange(key, first, last, withscores=True)
             now_s = self._clock.now_ms() / 1000
             # Those that are due soon are read again in the next round.
-            free: list[tuple[str, int | None]] = [
-                (id_.decode(), int(at)) for id_, at in found if abs(at - now_s) > _SOON_S
-            ]
+            free = [_Job(id_, at) for id_, at in found if abs(at - now_s) > _SOON_S]
             self._is_again |= len(free) < len(found)
             self._skipped += len(found) - len(free)
             if free or not found:
                 return free
 
-    async def _jobs(self, found: Sequence[tuple[str, int | None]]) -> list[_Job]:
+    async def _jobs(self, found: Sequence[_Job]) -> list[_Job]:
         """Return jobs, as many as fit a batch; notes those that stay."""
-        ids = [id_ for id_, _ in found]
+        ids = [job.id for job in found]
         told = await self._client.eval(_READ, 1, _JOB, _MOST_BYTES, *ids)
         jobs: list[_Job] = []
-        size_bytes = 0
+        size_bytes, now_ms = 0, self._clock.now_ms()
         # The answer may end early.
-        for (id_, due_s), fields in zip(found, told, strict=False):
-            is_waited_for, data, repeats, *texts = fields
-            body = _unpacked(data or b"")
-            size_bytes += len(body)
+        for job, fields in zip(found, told, strict=False):
+            if fields:
+                digest, *rest = fields
+                job = job._replace(row=_row_of(job, now_ms, *rest), digest=digest)
+            if job.row is not None:
+                size_bytes += len(job.row.body)
+            elif not fields or fields[2] is not None:
+                self._stay.add(job.id)
             if jobs and size_bytes > _MOST_BYTES:
                 break
-            if data is None:
-                # It has expired, and RQ has not noticed yet.
-                self._left.add(id_)
-            elif (
-                repeats not in (None, b"", b"0")
-                or is_waited_for
-                or len(body) > MAX_BODY_BYTES
-                or not _is_own_id(id_)
-            ):
-                self._left.add(id_)
-                self._stay.add(id_)
-            jobs.append(_Job(id_, due_s, body, texts))
+            jobs.append(job)
         return jobs
 
     def _load(self, key: str, jobs: Sequence[_Job]) -> Load:
         prefix = _QUEUE if key.startswith(_QUEUE) else _SCHEDULED
-        now_ms, count = self._clock.now_ms(), len(jobs)
-        dues_ms = [now_ms if job.due_s is None else job.due_s * 1000 for job in jobs]
-        puts = Puts(
-            topic=self._topic_of(key.removeprefix(prefix)),
-            bodies=[job.body for job in jobs],
-            due_ms=np.array(dues_ms, np.int64),
-            priority=uniform(DEFAULT_PRIORITY, count, np.uint32),
-            lease_ms=uniform(0, count, np.uint32),
-            max_attempts=uniform(0, count, np.uint16),
-            expires_ms=uniform(0, count, np.int64),
-            ids=[job.id.encode() for job in jobs],
-            extras=[_extra(job) for job in jobs],
-        )
+        rows = [job.row for job in jobs if job.row is not None]
+        puts = Puts.of_rows(self._topic_of(key.removeprefix(prefix)), rows)
         return Load(puts, _Lent(key, jobs), is_exact=prefix is _SCHEDULED)
 
     async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
         """Remove jobs that are still where they were."""
         key, jobs = load.place
-        given = []
+        given: list[object] = []
         for at in places:
             job = jobs[at]
-            given += [job.id, "" if job.due_s is None else job.due_s]
+            given += [job.id, "" if job.score is None else repr(job.score), job.digest]
         with self._understood():
             told = await self._client.eval(_REMOVE, 2, key, _JOB, *given)
-        changed = [at for at, result in zip(places, told, strict=True) if result == 2]
+        changed = [at for at, result in zip(places, told, strict=True) if result == _CHANGED]
+        self._changes.update(jobs[at].id for at in changed)
+        unsteady = {id_ for id_, count in self._changes.items() if count >= _MOST_LOOKS}
+        self._left |= unsteady
+        self._stay |= unsteady
         self._gone += told.count(1)
         return Stayed(told.count(0), changed)
 
@@ -289,7 +286,7 @@ class RqPlace:
         """Do nothing: they were not taken from there."""
 
     async def held_back(self) -> int:
-        """Return how many jobs repeat, are waited for, or are no messages by size or id."""
+        """Return how many jobs repeat, are waited for, change, or can be no messages."""
         return len(self._stay)
 
     async def close(self) -> None:
@@ -306,12 +303,30 @@ class RqPlace:
             raise ServerUnreachable(f"{self._where}: {reason}") from None
 
 
-def _is_own_id(id_: str) -> bool:
+def _row_of(
+    job: _Job,
+    now_ms: int,
+    is_waited_for: int,
+    data: bytes | None,
+    repeats: bytes | None = None,
+    *texts: bytes | None,
+) -> Row | None:
+    """Return the message of a job, None for one that stays."""
+    if data is None or is_waited_for or repeats not in (None, b"", b"0"):
+        return None
+    body = _unpacked(data)
+    headers = {"content-type": _JSON if body[:1] in (b"[", b"{") else _PICKLE}
+    for name, value in zip(_TEXTS, texts, strict=True):
+        if value:
+            headers[f"rq-{name.replace('_', '-')}"] = value.decode(errors="replace")[:_MOST_CHARS]
+    due_ms: float = now_ms if job.score is None else max(job.score * 1000, 0)
+    if not due_ms <= now_ms + _MOST_DELAY_MS:
+        return None
     try:
-        values.own_id(id_, "id")
-    except InvalidInput:
-        return False
-    return True
+        id_ = job.id.decode()
+        return row_of(values.body(body), now_ms, due=math.ceil(due_ms), id=id_, headers=headers)
+    except (InvalidInput, UnicodeDecodeError):
+        return None
 
 
 def _unpacked(data: bytes) -> bytes:
@@ -321,11 +336,3 @@ def _unpacked(data: bytes) -> bytes:
     except zlib.error:
         # Older versions did not compress them.
         return data
-
-
-def _extra(job: _Job) -> bytes:
-    headers = {"content-type": _JSON if job.body[:1] in (b"[", b"{") else _PICKLE}
-    for name, value in zip(_TEXTS, job.texts, strict=True):
-        if value:
-            headers[f"rq-{name.replace('_', '-')}"] = value.decode(errors="replace")[:_MOST_CHARS]
-    return encode_extra(None, headers)

@@ -142,6 +142,10 @@ class Takeover:
         except DwellError:
             await self._place.take_back(load, everything)
             raise
+        dropped = np.flatnonzero(results == Result.DROPPED).tolist()
+        if dropped:
+            self.report.reason = f"topic: {load.puts.topic} is full and drops what comes"
+            refused += dropped
         others = await self._others(load, results)
         self.report.others += len(others)
         self.report.refused += len(refused)
@@ -155,27 +159,26 @@ class Takeover:
         places = np.flatnonzero(is_put).tolist()
         if places:
             await self._let_go(load, places, results)
-        is_put[stay] = True
-        if not is_put.all():
-            await self._place.take_back(load, np.flatnonzero(~is_put).tolist())
-            raise TopicFull(f"topic: {load.puts.topic} is full and drops what comes; it went back")
 
     async def _put(self, load: Load, places: Sequence[int], results: U8) -> list[int]:
-        """Put messages of a load at some places; return the places that the queue never accepts.
+        """Put messages of a load at some places; return the places that the queue refuses.
 
-        A batch is refused as a whole, so the refused message is found by halves.
+        A batch is refused as a whole, so an invalid message is found by halves, and so is the room
+        that a topic has left.
         """
         puts = load.puts
         if len(places) < len(puts):
             puts = puts.picked(np.array(places))
         try:
             results[list(places)] = (await self._queue.put_puts(puts)).results
-        except InvalidInput as error:
+        except (InvalidInput, TopicFull) as error:
             half = len(places) // 2
             if not half:
                 self.report.reason = str(error)
                 return list(places)
             first = await self._put(load, places[:half], results)
+            if first and isinstance(error, TopicFull):
+                return [*first, *places[half:]]
             return [*first, *await self._put(load, places[half:], results)]
         return []
 

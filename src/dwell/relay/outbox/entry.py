@@ -19,10 +19,10 @@ from dwell.errors import (
     InvalidTime,
 )
 from dwell.given import values
+from dwell.given.scopedid import scoped_id
 from dwell.message import (
     DEFAULT_PRIORITY,
     MAX_ATTEMPTS,
-    MAX_ID_BYTES,
     MAX_LEASE_MS,
     MAX_PRIORITY,
     encode_extra,
@@ -96,20 +96,12 @@ class Reader:
                 record, record.topic, due_ms, extra, priority, lease_ms, attempts, expires_ms
             )
         # One topic holds the rows for all topics, and an id is unique within its topic.
-        record.id = _scoped(record.topic, record.id)
+        record.id = scoped_id(record.topic, record.id)
         record.key = None if key is None else key.encode()
         said = {} if said is None else said
         record.headers = envelope.travelling([(name, one.encode()) for name, one in said.items()])
         extra = envelope.extra_of(record, record.topic)
         return Held(record, record.topic, due_ms, extra, priority, expires_ms=expires_ms)
-
-
-def _scoped(topic: str, id_: str) -> str:
-    """Return the id of a row in a topic shared with rows for other topics."""
-    scoped = f"{topic}/{id_}"
-    if len(scoped.encode()) <= MAX_ID_BYTES:
-        return scoped
-    return f"{topic}/{blake2b(id_.encode(), digest_size=16).hexdigest()}"
 
 
 def _show(record: Entry) -> None:
