@@ -84,6 +84,17 @@ def test_a_task_that_takes_too_long_has_failed(site_at, tmp_path):
     assert site.run(_SHOW + f"show({id_!r})").startswith("FAILED 1 [")
 
 
+def test_a_task_that_cannot_be_interrupted_is_not_run_again(site_at, server_url):
+    prefix = f"{uuid.uuid4().hex}."
+    site = site_at(server_url, prefix=prefix, timeout="100ms", retry="10ms")
+    id_ = site.run("print(tasks.slow.enqueue('long', 20).id)")
+    site.start()
+    with dwell.open(server_url) as queue:
+        until(lambda: queue.get(f"{prefix}default", id_).state is dwell.State.DEAD)
+    assert site.run(_SHOW + f"show({id_!r})").endswith("['TimeoutError']")
+    assert [words for words in site.notes() if words[0] == "begins"] == [["begins", "long"]]
+
+
 def test_a_value_that_is_no_json_is_a_failure(site):
     id_ = site.run("print(tasks.not_json.enqueue().id)")
     site.burst()

@@ -18,6 +18,7 @@ from dwell.django.tasks import (
 )
 from dwell.message import MAX_BODY_BYTES, Message
 from dwell.worker import Bury, Retry, Worker
+from dwell.worker.outcome import TIMEOUT
 
 _MOST = f"at most {MAX_BODY_BYTES}"
 
@@ -46,6 +47,7 @@ class Executor:
         except Exception as error:
             # The code or the settings have changed since it was put.
             raise Bury(failure_text(error, started_ms, self._name)) from error
+        self._check_in_time(message, record)
         self._send(task_started, result)
         close_old_connections()
         try:
@@ -59,6 +61,12 @@ class Executor:
             close_old_connections()
         return self._done(message, record, value)
 
+    def _check_in_time(self, message: Message, record: Record) -> None:
+        """Fail a task that took too long before, and did not end; its earlier run may go on."""
+        said = message.last_error or ""
+        if said.startswith(TIMEOUT) and message.attempt > self._backend.settings["attempts"]:
+            self._failed(message, record, TimeoutError(said), is_last=True)
+
     def _done(self, message: Message, record: Record, value: Any) -> bytes:
         finished_ms = now_ms()
         done = msgspec.structs.replace(record, value=value, finished_ms=finished_ms)
@@ -69,13 +77,15 @@ class Executor:
         self._send(task_finished, done.result(message.id, TaskResultStatus.SUCCESSFUL))
         return encoded
 
-    def _failed(self, message: Message, record: Record, error: BaseException) -> NoReturn:
+    def _failed(
+        self, message: Message, record: Record, error: BaseException, *, is_last: bool = False
+    ) -> NoReturn:
         """Raise what says that a task has failed: for good, or to be run again."""
         # Attempts whose workers were lost do not count; a message that was kicked has none.
         before = failure_of(message.last_error).raised if message.last_error else 0
         raised = min(before, message.attempt - 1) + 1
         text = failure_text(error, record.started_ms or 0, self._name, raised)
-        if raised < self._backend.settings["attempts"]:
+        if raised < self._backend.settings["attempts"] and not is_last:
             raise Retry(reason=text) from error
         self._send(
             task_finished,

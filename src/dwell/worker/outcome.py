@@ -9,6 +9,9 @@ from dwell.errors import NotNow
 from dwell.given.values import Delay, body, delay_ms, error_text
 from dwell.queue.then import Then
 
+#: The beginning of the reason of a handler that took too long.
+TIMEOUT = "timeout:"
+
 
 class _Said(Exception):
     """An exception whose arguments are not those of its class; another process may raise it."""

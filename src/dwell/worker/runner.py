@@ -37,6 +37,7 @@ from dwell.worker.leases import LeaseKeeper
 from dwell.worker.middleware import Around
 from dwell.worker.outcome import (
     AS_IT_WAS,
+    TIMEOUT,
     Back,
     Bury,
     Dead,
@@ -370,7 +371,7 @@ class Runner:
     def _late(self, job: Job) -> Outcome:
         if job.is_lost:
             return Lost()
-        told = f"timeout: the handler ran longer than {self._sub.timeout_ms / 1000:g} s"
+        told = f"{TIMEOUT} the handler ran longer than {self._sub.timeout_ms / 1000:g} s"
         return Back(self._retry_ms(job), told, counted=True)
 
     # --- the handler --------------------------------------------------------------------------
