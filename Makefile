@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo-packages test campaigns check format docs dist demo demo-departures demo-kafka bench bench-against fuzz soak simulate mutants survive crash machines faults attack clean
+.PHONY: help setup packages demo-packages test campaigns check format docs dist demo demo-departures demo-kafka bench bench-against bench-peers fuzz soak simulate mutants survive crash machines faults attack clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -139,6 +139,9 @@ demo-departures: setup ## three million rows with zones, nulls and duplicates th
 
 bench: setup ## all benchmarks, small
 	$(PY) -m bench all --small
+
+bench-peers: setup ## what others would pick, measured in turn with Dwell, under an hour; makes docs/benchmarks-peers.md
+	$(PY) -m bench.peers --out docs/benchmarks/peers.json
 
 BENCH := lifecycle
 bench-against: setup ## BENCH="lifecycle --batch 1" on this revision and on REV=HEAD~1, in turn
