@@ -198,7 +198,7 @@ def main(words: list[str] | None = None) -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     parser.add_argument("--peers", default="", help="names with commas between them; all without")
-    parser.add_argument("--measures", default="", help="the same; a semicolon between names")
+    parser.add_argument("--measures", default="", help="the same")
     parser.add_argument("--rounds", type=int, default=0, help="how often each peer is measured")
     parser.add_argument("--small", action="store_true", help="little of everything, one round")
     parser.add_argument("--out", type=Path, help="a file for the object that is printed")

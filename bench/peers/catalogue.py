@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.peers import engines
@@ -63,6 +64,33 @@ PEERS = [
         "are due FOR UPDATE SKIP LOCKED, delete them in the transaction that handles them, and "
         "look again after 5 ms when there was none. synchronous_commit is on.",
     ),
+    *(
+        Peer(
+            name,
+            partial(
+                engines.program,
+                "nats://127.0.0.1:{port}",
+                *(_GO, "nats-server", "{port}", "{folder}", sync),
+            ),
+            (str(_GO), "nats"),
+            _GO,
+            f"JetStream with message schedules, nats.go, sync_interval {sync}{also}. A subject for "
+            "each delayed message and one work queue for all that are due; publishes are "
+            "confirmed, acks are sent and not confirmed. A batch is published at once, and its "
+            "confirmations are awaited together.",
+        )
+        for name, sync, also in (
+            ("nats", "2m", ", as it comes: what came since can be lost in a power cut"),
+            ("nats sync", "always", ""),
+        )
+    ),
+    Peer(
+        "river",
+        engines.postgres,
+        (str(_GO), "river"),
+        _GO,
+        "River on PostgreSQL, its own client in Go. A taker is a client with MaxWorkers 1,000; "
+        "FetchCooldown is 5 ms (of itself 100), and all else as it comes. A batch is an "
+        "InsertManyFast, by COPY.",
+    ),
 ]
-
-NAMES = [peer.name for peer in PEERS]

@@ -28,11 +28,11 @@ class Stand:
         self.engine, self.known = engine, known
         self.pending = self.first_pending = self._next = 0
         self.versions: dict[str, str] = {}
-        self.can: set[str] = set()
+        #: The verbs that there are, with the most messages in one call.
+        self.can: dict[str, int] = {}
         self.folder, self._command = folder, peer.command
         self._drivers: list[Driver] = []
         self._takers = 0
-        self._batches: dict[str, int] = {}
 
     @property
     def is_library(self) -> bool:
@@ -53,9 +53,7 @@ class Stand:
         driver = Driver(self._command, self.folder / "log.txt")
         self._drivers.append(driver)
         answer = driver.ask("open", address=self.engine.address)
-        self.versions, self.can = answer["versions"], {*answer["can"]}
-        self._batches = {"put": answer["batch"]}
-        self._batches["cancel"] = self._batches["move"] = answer["batch_ids"]
+        self.versions, self.can = answer["versions"], answer["can"]
         return driver
 
     def end(self) -> None:
@@ -66,7 +64,7 @@ class Stand:
 
     def most(self, do: str) -> int:
         """Return how many messages one call of a command takes here."""
-        return min(self._batches[do], BATCH)
+        return min(self.can[do], BATCH)
 
     def deliveries(self, count: int) -> Deliveries:
         """Return where the deliveries of so many new messages can be waited for."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import ClassVar
 
 import dwell
 from bench.peers.drivers.program import Client, Log, body_of, main, number_of
@@ -13,8 +14,7 @@ _TOPIC = "bench"
 class Dwell(Client):
     """One queue for all callers."""
 
-    can = ("cancel", "move")
-    batch = batch_ids = 1000
+    can: ClassVar = {"put": 1000, "cancel": 1000, "move": 1000}
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()

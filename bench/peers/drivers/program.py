@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 _SIZE_BYTES = 200
 _MOST_THREADS = 200
@@ -52,12 +52,8 @@ class Log:
 class Client:
     """A peer: ``open`` it, then ``put``, ``cancel`` and ``move`` by many callers, and ``take``."""
 
-    #: What there is beyond put and take: ``cancel``, ``move``.
-    can: tuple[str, ...] = ()
-    #: The most messages that one put takes.
-    batch = 1
-    #: The most ids that one cancel or move takes.
-    batch_ids = 1
+    #: What there is of ``put``, ``cancel`` and ``move``, with the most messages in one call.
+    can: ClassVar[dict[str, int]] = {"put": 1}
     #: Whether a call blocks, so that each caller needs a thread.
     blocks = False
 
@@ -183,10 +179,7 @@ class Program:
             print(json.dumps(answer), flush=True)
 
     async def _open(self, address: str) -> dict[str, Any]:
-        versions = await self._client.open(address)
-        client = self._client
-        batches = {"batch": client.batch, "batch_ids": client.batch_ids}
-        return {"versions": versions, "can": client.can, **batches}
+        return {"versions": await self._client.open(address), "can": self._client.can}
 
     async def _take(self, **more: Any) -> dict[str, Any]:
         self._takers = asyncio.ensure_future(self._client.take(**more))

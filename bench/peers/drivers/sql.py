@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from typing import ClassVar
 
 import psycopg
 
@@ -24,8 +25,7 @@ DELETE FROM bench WHERE id IN (
 class Sql(Client):
     """A connection for each thread."""
 
-    can = ("cancel", "move")
-    batch = batch_ids = 1000
+    can: ClassVar = {"put": 1000, "cancel": 1000, "move": 1000}
     blocks = True
 
     def __init__(self) -> None:
@@ -33,10 +33,7 @@ class Sql(Client):
 
     async def open(self, address: str) -> dict[str, str]:
         self._address = address
-        # The second driver may make the table at the same moment.
-        self._connection.execute("SELECT pg_advisory_lock(1)")
         self._connection.execute(_TABLE)
-        self._connection.execute("SELECT pg_advisory_unlock(1)")
         server = self._connection.info.server_version
         return {
             "postgresql": f"{server // 10_000}.{server % 10_000}",
