@@ -145,7 +145,13 @@ bench: setup ## all benchmarks, small
 	@mkdir -p $(@D)
 	@cd bench/peers/go && GOFLAGS=-mod=readonly GOTOOLCHAIN=local go build -o $(CURDIR)/$@ .
 
-bench-peers: setup .brokers/peers/go ## what others would pick, measured in turn with Dwell, under an hour; makes docs/benchmarks-peers.md
+.brokers/peers/python: Makefile
+	@rm -rf $@ && mkdir -p $(@D)
+	@python3 -m venv $@
+	@$@/bin/pip install --quiet "rq>=3,<4" "celery[redis]>=5.7,<5.8" "huey[redis]>=3.5,<4" \
+		"procrastinate>=3.10,<4" "awa-pg>=0.6.9,<0.7" "psycopg[binary]>=3.2,<4"
+
+bench-peers: setup .brokers/peers/go .brokers/peers/python ## what others would pick, measured in turn with Dwell, under an hour; makes docs/benchmarks-peers.md
 	$(PY) -m bench.peers --out docs/benchmarks/peers.json
 
 BENCH := lifecycle

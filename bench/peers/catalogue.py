@@ -1,7 +1,7 @@
 """The peers: what runs, by what their driver is run, and what has to be known of the comparison."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,16 @@ class Peer:
 
 def _python(module: str, python: Path | str = sys.executable) -> tuple[str, ...]:
     return (str(python), "-m", f"bench.peers.drivers.{module}")
+
+
+def _on_redis(name: str, note: str) -> Iterator[Peer]:
+    """Yield a peer with the setting that its durable users have, and with the fastest."""
+    for kept, suffix, words in (
+        (True, "", "Redis with appendfsync everysec. "),
+        (False, " in memory", "Redis that keeps nothing on disk. "),
+    ):
+        engine = partial(engines.redis, kept=kept)
+        yield Peer(name + suffix, engine, _python(name, _PYTHON), _PYTHON, words + note)
 
 
 PEERS = [
@@ -92,5 +102,38 @@ PEERS = [
         "River on PostgreSQL, its own client in Go. A taker is a client with MaxWorkers 1,000; "
         "FetchCooldown is 5 ms (of itself 100), and all else as it comes. A batch is an "
         "InsertManyFast, by COPY.",
+    ),
+    *_on_redis(
+        "rq",
+        "A worker process for each taker, as SimpleWorker (the usual one forks for each job and "
+        "is slower by far), each with the scheduler. A job is taken off its list as its work "
+        "begins. A batch is a pipeline of enqueues.",
+    ),
+    *_on_redis(
+        "celery",
+        "One worker with a process for each taker, default acks (before the task runs) and "
+        "prefetch. A task with an ETA is held in the worker's memory; revoke is a broadcast that "
+        "nothing confirms.",
+    ),
+    *_on_redis(
+        "huey",
+        "One consumer with a thread for each taker, which takes a task off its list before it "
+        "runs; results are off. The scheduler looks once a second, the least that it allows.",
+    ),
+    *(
+        Peer(name, engines.postgres, _python(name, _PYTHON), _PYTHON, note)
+        for name, note in (
+            (
+                "procrastinate",
+                "A worker process for each taker with concurrency 10, woken by notifications and "
+                "polling every 0.1 s (of itself 5), jobs deleted when they have succeeded. A batch "
+                "is a batch_defer of jobs that fall due at one time.",
+            ),
+            (
+                "awa",
+                "awa-pg, a client for each taker with 100 workers, polling and promoting every "
+                "10 ms. A batch is an insert_many_copy of jobs that fall due at one time.",
+            ),
+        )
     ),
 ]

@@ -70,7 +70,7 @@ def _life(takers: int, batch: int, stand: Stand, sizes: Sizes) -> Figures:
     stand.begin(takers)
     key = f"life of {batch} by {takers}"
     _lives_s(stand, CALLERS, batch)
-    count = int(stand.known.get(key, max(200, 4 * batch)))
+    count = int(stand.known.get(key, max(200, 2 * batch)))
     while (took_s := _lives_s(stand, count, batch)) < sizes.life_s / 2:
         count = int(count * min(8, max(sizes.life_s / took_s, 1.5)))
     stand.known[key] = count

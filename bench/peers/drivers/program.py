@@ -5,15 +5,18 @@ pairs of doubles, number and time in milliseconds: whoever reads that file needs
 """
 
 import asyncio
+import functools
 import itertools
 import json
 import os
 import struct
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 _SIZE_BYTES = 200
@@ -35,6 +38,18 @@ def body_of(number: int) -> bytes:
 def number_of(body: bytes | str) -> int:
     """Return the number of the message with a body."""
     return int(body[:10])
+
+
+def moments(
+    numbers: range, due_ms: Sequence[int] | None
+) -> Iterator[tuple[list[int], datetime | None]]:
+    """Yield messages that fall due at the same time, and that time, for calls that take one."""
+    if due_ms is None:
+        yield [*numbers], None
+        return
+    pairs = zip(numbers, due_ms, strict=True)
+    for due, group in itertools.groupby(pairs, key=lambda pair: pair[1]):
+        yield [number for number, _ in group], datetime.fromtimestamp(due / 1000, UTC)
 
 
 class Log:
@@ -69,9 +84,9 @@ class Client:
         raise NotImplementedError
 
     async def take(self, takers: int, limit: int, file: str) -> None:
-        """Take and ack for as long as the program runs, up to ``limit`` messages in one call."""
+        """Begin to take and ack, up to ``limit`` messages in one call, until the program ends."""
         taken = Log(file)
-        await self.all(takers, lambda: self._take(limit, taken))
+        self._takers = asyncio.ensure_future(self.all(takers, lambda: self._take(limit, taken)))
 
     async def taker(self, limit: int, taken: Log) -> None:
         """Take and ack: one of the takers."""
@@ -102,6 +117,46 @@ class Client:
         else:
             work = (make() for _ in range(count))
         await asyncio.gather(*work)
+
+
+#: Where a worker of a framework finds the file, and the server.
+_TAKEN, _ADDRESS = "BENCH_TAKEN", "BENCH_ADDRESS"
+
+
+@functools.cache
+def _taken() -> Log:
+    return Log(os.environ[_TAKEN])
+
+
+def address() -> str:
+    """Return what the application of a worker connects to; empty in the driver."""
+    return os.environ.get(_ADDRESS, "")
+
+
+def handle(body: str) -> None:
+    """Note a message: what the workers of frameworks call."""
+    _taken()([number_of(body)])
+
+
+class Framework(Client):
+    """A peer whose users start workers, which are programs of its own."""
+
+    async def open(self, address: str) -> dict[str, str]:
+        self.address = address
+        return await self.begin(address)
+
+    async def begin(self, address: str) -> dict[str, str]:
+        """Make ready what puts; return the versions."""
+        raise NotImplementedError
+
+    def workers(self, takers: int) -> Iterator[Sequence[str]]:
+        """Yield the commands that start so many takers."""
+        raise NotImplementedError
+
+    async def take(self, takers: int, limit: int, file: str) -> None:
+        environment = {**os.environ, _TAKEN: file, _ADDRESS: self.address}
+        for command in self.workers(takers):
+            subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
 
 
 class Calls:
@@ -164,7 +219,6 @@ class Program:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._takers: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Answer them one after another; takers work beside that."""
@@ -182,7 +236,7 @@ class Program:
         return {"versions": await self._client.open(address), "can": self._client.can}
 
     async def _take(self, **more: Any) -> dict[str, Any]:
-        self._takers = asyncio.ensure_future(self._client.take(**more))
+        await self._client.take(**more)
         return {}
 
     async def _put(self, keep: bool = False, **more: Any) -> dict[str, Any]:
