@@ -145,13 +145,17 @@ bench: setup ## all benchmarks, small
 	@mkdir -p $(@D)
 	@cd bench/peers/go && GOFLAGS=-mod=readonly GOTOOLCHAIN=local go build -o $(CURDIR)/$@ .
 
+bench/bullmq/node_modules: bench/bullmq/package-lock.json | packages
+	@cd $(@D) && npm ci --silent --no-audit --no-fund
+	@touch $@
+
 .brokers/peers/python: Makefile
 	@rm -rf $@ && mkdir -p $(@D)
 	@python3 -m venv $@
 	@$@/bin/pip install --quiet "rq>=3,<4" "celery[redis]>=5.7,<5.8" "huey[redis]>=3.5,<4" \
 		"procrastinate>=3.10,<4" "awa-pg>=0.6.9,<0.7" "psycopg[binary]>=3.2,<4"
 
-bench-peers: setup .brokers/peers/go .brokers/peers/python ## what others would pick, measured in turn with Dwell, under an hour; makes docs/benchmarks-peers.md
+bench-peers: setup .brokers/peers/go .brokers/peers/python bench/bullmq/node_modules ## what others would pick, measured in turn with Dwell, under an hour; makes docs/benchmarks-peers.md
 	$(PY) -m bench.peers --out docs/benchmarks/peers.json
 
 BENCH := lifecycle

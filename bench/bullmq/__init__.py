@@ -14,19 +14,19 @@ _RUN_S = 600
 
 def bullmq_lifecycle(port: int, messages: int, batch: int) -> float:
     """Empty a Redis, let jobs of 200 bytes go all the way; return how many did so a second."""
-    _install()
+    install()
     with redis.Redis(port=port) as client:
         client.flushall()
     command = ["node", "lifecycle.mjs", str(port), str(messages), str(batch)]
     return float(_output(command, _RUN_S))
 
 
-def _install() -> None:
-    """Fetch the packages of ``package.json``, unless they are there."""
-    wanted = (HERE / "package.json").read_text()
+def install() -> None:
+    """Fetch the packages of ``package-lock.json``, unless they are there."""
+    wanted = (HERE / "package-lock.json").read_text()
     installed = HERE / "node_modules" / ".wanted"
     if not installed.exists() or installed.read_text() != wanted:
-        _output(["npm", "install", "--no-package-lock", "--no-audit", "--no-fund"], _INSTALL_S)
+        _output(["npm", "ci", "--no-audit", "--no-fund"], _INSTALL_S)
         installed.write_text(wanted)
 
 

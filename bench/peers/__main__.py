@@ -108,7 +108,7 @@ def run(
     others = {name: cell for name, cell in cells.items() if name != "dwell"}
     return {
         "bench": "peers",
-        "params": {"rounds": rounds, **vars(sizes)},
+        "params": {"small": sizes == SMALL, "rounds": rounds, **vars(sizes)},
         "unit": f"{first['unit']} of {measures[0].name}",
         "dwell": cells.get("dwell", {}).get("value"),
         "peers": {name: cell["value"] for name, cell in others.items()},

@@ -38,14 +38,17 @@ def _python(module: str, python: Path | str = sys.executable) -> tuple[str, ...]
     return (str(python), "-m", f"bench.peers.drivers.{module}")
 
 
-def _on_redis(name: str, note: str) -> Iterator[Peer]:
+def _on_redis(
+    name: str, note: str, command: tuple[str, ...] = (), needs: Path = _PYTHON
+) -> Iterator[Peer]:
     """Yield a peer with the setting that its durable users have, and with the fastest."""
     for kept, suffix, words in (
         (True, "", "Redis with appendfsync everysec. "),
         (False, " in memory", "Redis that keeps nothing on disk. "),
     ):
         engine = partial(engines.redis, kept=kept)
-        yield Peer(name + suffix, engine, _python(name, _PYTHON), _PYTHON, words + note)
+        driver = command or _python(name, _PYTHON)
+        yield Peer(name + suffix, engine, driver, needs, words + note)
 
 
 PEERS = [
@@ -135,5 +138,39 @@ PEERS = [
                 "10 ms. A batch is an insert_many_copy of jobs that fall due at one time.",
             ),
         )
+    ),
+    *_on_redis(
+        "bullmq",
+        "BullMQ on Node, a Worker with concurrency 100 for each taker, jobs removed when they "
+        "are complete. A batch is an addBulk.",
+        ("node", str(_NODE.parent / "driver.mjs")),
+        _NODE / "bullmq",
+    ),
+    Peer(
+        "rabbitmq",
+        engines.rabbitmq,
+        _python("rabbitmq"),
+        ROOT,
+        "RabbitMQ without a plugin: persistent messages wait in a durable queue with a TTL each, "
+        "and a dead-letter exchange brings them to the queue that takers read. Publishes are "
+        "confirmed, acks are sent. A batch is published at once. Only the head of a queue "
+        "expires, so that many pending messages with longer delays hold up the others.",
+    ),
+    Peer(
+        "beanstalkd",
+        engines.beanstalkd,
+        _python("beanstalkd"),
+        ROOT,
+        "beanstalkd -f 0 (each write is synced), greenstalk. Delays are whole seconds, rounded up "
+        "here, so that it is up to a second late and never early.",
+    ),
+    Peer(
+        "river sqlite",
+        partial(engines.library, "sqlite:"),
+        (str(_GO), "river"),
+        _GO,
+        "River on SQLite with a write-ahead log and full syncs, in one process that puts and "
+        "takes; its ratios are to Dwell embedded.",
+        beside="dwell embedded",
     ),
 ]
