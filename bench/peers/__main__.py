@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -203,6 +204,8 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--small", action="store_true", help="little of everything, one round")
     parser.add_argument("--out", type=Path, help="a file for the object that is printed")
     given = parser.parse_args(words)
+    # Whoever ends this program wants its servers to end, too, and their folders to go.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     peers = _chosen("--peers", given.peers, PEERS)
     measures = _chosen("--measures", given.measures, MEASURES)
     rounds = given.rounds or (1 if given.small else 5)

@@ -172,7 +172,7 @@ def _restart(stand: Stand, _: Sizes) -> Figures:
 _KILL_RATE = 200
 _LEAD_MS = 300
 #: Longer than any peer holds what was taken by a worker that it does not hear of.
-_KILL_PATIENCE_S = 60.0
+_KILL_PATIENCE_S = 75.0
 
 
 def _kill(stand: Stand, sizes: Sizes) -> Figures:

@@ -1,6 +1,7 @@
 """The benchmark beside peers: each driver answers, and one that fails does not stop the others."""
 
 import dataclasses
+import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from bench.peers.driver import Driver, PeerFailed
 from bench.peers.measures import MEASURES, SMALL
 from bench.peers.stand import Stand, stand
 from bench.process import now_ms
+from tools import benchmarks_page
 
 DWELL = next(peer for peer in PEERS if peer.name == "dwell embedded")
 TINY = dataclasses.replace(SMALL, life_s=0.01, late_s=0.1, burst=50, pending=80)
@@ -92,6 +94,34 @@ def test_a_peer_that_fails_is_reported_and_the_rest_goes_on(fault, monkeypatch):
     assert cells["dwell"]["rounds"] == 2
     assert found["dwell"] > 0
     assert found["peers"] == {}
+
+
+def test_the_page_is_made_of_what_was_measured():
+    found = json.loads(benchmarks_page.FOUND.read_text())
+    page = benchmarks_page.PAGE.read_text()
+    assert page == benchmarks_page.render(found), "run python -m tools.benchmarks_page"
+
+
+def test_the_page_says_where_dwell_loses_and_why_there_is_no_figure(tmp_path):
+    cells = {
+        "dwell": {"value": 500.0, "rounds": 2},
+        "fast": {"value": 2000.0, "rounds": 2, "ratio": 0.25, "ratio_low": 0.2, "ratio_high": 0.3},
+        "even": {"value": 550.0, "rounds": 2, "ratio": 0.9, "ratio_low": 0.8, "ratio_high": 1.1},
+        "slow": {"value": 50.0, "rounds": 2, "ratio": 10.0, "ratio_low": 9.0, "ratio_high": 11.0},
+        "broken": {"why": "no answer within 30 s"},
+    }
+    found = json.loads(benchmarks_page.FOUND.read_text())
+    measure = {"unit": "messages/s", "what": "lives", "more_is_better": True, "peers": cells}
+    page = benchmarks_page.render(found | {"measures": {"singles 2": measure}})
+    losses = page.partition("## Where Dwell loses")[2].partition("\n## ")[0]
+    assert "| singles 2 | 500 messages/s | fast: 2,000 messages/s | 4.0 |" in losses
+    assert not any(peer in losses for peer in ("even", "slow", "broken"))
+    assert "| broken | no answer within 30 s |" in page
+    assert "| slow | 50 (10; 9 to 11) |" in page
+    benchmarks_page.draw("singles 2", measure, tmp_path)
+    (chart,) = tmp_path.iterdir()
+    assert ">fast<" in chart.read_text()
+    assert ">broken<" not in chart.read_text()
 
 
 def test_a_peer_that_is_not_installed_is_named(tmp_path):
