@@ -127,7 +127,7 @@ func open[T any](ctx context.Context, driver riverdriver.Driver[T]) (opened, err
 	if _, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
 		return nil, err
 	}
-	client, err := river.NewClient(driver, &river.Config{})
+	client, err := river.NewClient(driver, &river.Config{FetchCooldown: fetchCooldown})
 	return &tables[T]{driver, client}, err
 }
 
