@@ -45,6 +45,15 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def is_running(pid: int) -> bool:
+    """Return whether a process runs, and is not only a number that nobody has taken yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
 def _parent_of(folder: Path) -> tuple[int, int] | None:
     try:
         fields = (folder / "stat").read_text().rpartition(")")[2].split()

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers.catalogue import PEERS, Peer
-from bench.peers.driver import PeerFailed
+from bench.peers.driver import PeerCannot, PeerFailed
 from bench.peers.measures import COUNTS, FULL, MEASURES, SMALL, Figures, Measure, Sizes, fill
 from bench.peers.stand import Stand, stand
+
+_MINUTES = 55.0
 
 
 class Table:
@@ -89,13 +91,21 @@ def _say(words: str) -> None:
 
 
 def run(
-    peers: Sequence[Peer], measures: Sequence[Measure], sizes: Sizes, rounds: int
+    peers: Sequence[Peer],
+    measures: Sequence[Measure],
+    sizes: Sizes,
+    rounds: int,
+    minutes: float = _MINUTES,
 ) -> dict[str, Any]:
-    """Measure all in turn; return the object that is printed."""
+    """Measure all in turn, in as many rounds as the minutes allow; return what is printed."""
     table, began = Table(measures, peers), time.strftime("%Y-%m-%d")
     known: dict[str, dict[str, float]] = {peer.name: {} for peer in peers}
-    load = [os.getloadavg()[0]]
+    load, start, took_s = [os.getloadavg()[0]], time.monotonic(), 0.0
     for number in range(rounds):
+        begun = time.monotonic()
+        if begun - start + took_s > 60 * minutes:
+            _say(f"no more rounds in {minutes:g} minutes")
+            break
         for peer in peers:
             _say(f"round {number + 1}: {peer.name}")
             for filled in (False, True):
@@ -103,6 +113,7 @@ def run(
                 some = [m for m in some if number == 0 or not (m.once or m.filled)]
                 _round(table, peer, some, sizes, known)
             load.append(os.getloadavg()[0])
+        took_s = time.monotonic() - begun
     found = table.as_dict()
     first = found[measures[0].name]
     cells = {name: cell for name, cell in first["peers"].items() if "value" in cell}
@@ -156,14 +167,11 @@ def _round(
 
 def _measured(table: Table, peer: Peer, measure: Measure, place: Stand, sizes: Sizes) -> bool:
     """Run one measure; return whether the engine can be used for the next one."""
-    if measure.verb and measure.verb not in place.can:
-        _give_up(table, peer, measure, f"no {measure.verb} by id")
-        return True
     try:
         figures = measure.run(place, sizes)
     except (PeerFailed, OSError, AssertionError, SystemExit) as error:
         _give_up(table, peer, measure, str(error))
-        return False
+        return isinstance(error, PeerCannot)
     table.add(measure, peer, figures)
     told = ", ".join(f"{_rounded(value):,g} {name}" for name, value in figures.items())
     _say(f"  {measure.name}: {told}")
@@ -201,6 +209,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--peers", default="", help="names with commas between them; all without")
     parser.add_argument("--measures", default="", help="the same")
     parser.add_argument("--rounds", type=int, default=0, help="how often each peer is measured")
+    parser.add_argument("--minutes", type=float, default=_MINUTES, help="begin no round after")
     parser.add_argument("--small", action="store_true", help="little of everything, one round")
     parser.add_argument("--out", type=Path, help="a file for the object that is printed")
     given = parser.parse_args(words)
@@ -209,7 +218,8 @@ def main(words: list[str] | None = None) -> None:
     peers = _chosen("--peers", given.peers, PEERS)
     measures = _chosen("--measures", given.measures, MEASURES)
     rounds = given.rounds or (1 if given.small else 5)
-    found = run(peers, measures, SMALL if given.small else FULL, rounds)
+    sizes = SMALL if given.small else FULL
+    found = run(peers, measures, sizes, rounds, given.minutes)
     if given.out:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found), flush=True)

@@ -17,11 +17,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.process import descendants, is_running
+
 ROOT = Path(__file__).parents[2]
+
+
+#: How long a program may take to end in order.
+_END_S = 3.0
 
 
 class PeerFailed(Exception):
     """A peer did not do what it was told to: what it said, or that it said nothing."""
+
+
+class PeerCannot(PeerFailed):
+    """A peer does not have what is to be measured; it is as well as before."""
 
 
 class Driver:
@@ -83,9 +93,15 @@ class Driver:
         self.tell(do, **more)
         return self.answer(within_s)
 
-    def end(self) -> None:
-        """Kill the program and what it started."""
+    def end(self, *, at_once: bool = False) -> None:
+        """End the program and what it started; workers may first give back what they hold."""
+        pids = [self.pid, *descendants(self.pid)]
         with contextlib.suppress(ProcessLookupError):
+            if not at_once:
+                os.killpg(self.pid, signal.SIGTERM)
+                end = time.monotonic() + _END_S
+                while any(map(is_running, pids)) and time.monotonic() < end:
+                    time.sleep(0.01)
             os.killpg(self.pid, signal.SIGKILL)
         self._process.communicate()
 

@@ -28,6 +28,8 @@ class Engine:
     kill: Callable[[], object]
     pid: Callable[[], int | None]
     disk_bytes: Callable[[], int]
+    #: Whether anything is on a disk at all.
+    keeps: bool = True
 
     def pids(self) -> list[int]:
         """Return the numbers of its processes."""
@@ -134,6 +136,7 @@ def redis(*, kept: bool) -> Iterator[Engine]:
             kill=server.kill,
             pid=lambda: server.pid,
             disk_bytes=partial(size_of, server.folder),
+            keeps=kept,
         )
 
 

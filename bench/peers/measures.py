@@ -54,8 +54,6 @@ class Measure:
     more: bool = True
     #: Whether many messages have to be pending; it is measured once, then.
     filled: bool = False
-    #: The verb that a peer must have.
-    verb: str = ""
     #: Whether it is measured in the first round only, as it takes long.
     once: bool = False
 
@@ -65,9 +63,7 @@ class Measure:
 
 def _life(takers: int, batch: int, stand: Stand, sizes: Sizes) -> Figures:
     """Put so many that it takes long enough; return how many a second were put, taken and acked."""
-    if batch > 1 and stand.most("put") == 1:
-        raise PeerFailed("one message a call")
-    batch = min(batch, stand.most("put"))
+    batch = stand.batch("put", batch)
     stand.begin(takers)
     key = f"life of {batch} by {takers}"
     _lives_s(stand, CALLERS, batch)
@@ -146,17 +142,17 @@ def fill(stand: Stand, sizes: Sizes) -> None:
 
 
 def _bytes(name: str, stand: Stand, _: Sizes) -> Figures:
+    if name == "disk":
+        stand.must_keep()
     return {"bytes": stand.known[name], "pending": stand.pending}
 
 
 def _verb(verb: str, batch: int, stand: Stand, sizes: Sizes) -> Figures:
     """Cancel or move some of what is pending; return how many a second."""
-    if batch > 1 and stand.most(verb) == 1:
-        raise PeerFailed("one id a call")
+    batch = stand.batch(verb, batch)
     count = min(stand.pending // 8, 50_000)
     first, stand.first_pending = stand.first_pending, stand.first_pending + count
     more = {"start_ms": int(now_ms()) + 2 * _DAY_MS} if verb == "move" else {}
-    batch = min(batch, stand.most(verb))
     answer = stand.call(verb, first, count, batch, seconds=sizes.verbs_s, **more)
     if not answer["count"]:
         raise PeerFailed(f"{verb} found none of the messages")
@@ -165,6 +161,7 @@ def _verb(verb: str, batch: int, stand: Stand, sizes: Sizes) -> Figures:
 
 def _restart(stand: Stand, _: Sizes) -> Figures:
     """Kill the engine; return how much later its first message comes than after a start."""
+    stand.must_keep()
     stand.end()
     start = time.perf_counter()
     stand.restart()
@@ -182,6 +179,7 @@ _KILL_PATIENCE_S = 75.0
 
 def _kill(stand: Stand, sizes: Sizes) -> Figures:
     """Put at a steady rate, kill the engine in the middle, start it again, and count."""
+    stand.must_keep()
     stand.begin()
     count = int(_KILL_RATE * sizes.kill_s)
     deliveries = stand.deliveries(count)
@@ -227,9 +225,7 @@ def _lateness_of(rate: int, *, filled: bool) -> Measure:
 def _verb_of(verb: str, batch: int) -> Measure:
     batches = " batches" if batch > 1 else ""
     what = f"{verb} by id" + (", in batches" if batches else f", by {CALLERS} callers")
-    return Measure(
-        verb + batches, "verbs/s", what, partial(_verb, verb, batch), filled=True, verb=verb
-    )
+    return Measure(verb + batches, "verbs/s", what, partial(_verb, verb, batch), filled=True)
 
 
 MEASURES = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.peers.catalogue import Peer
 from bench.peers.deliveries import Deliveries
-from bench.peers.driver import Driver, PeerFailed
+from bench.peers.driver import Driver, PeerCannot, PeerFailed
 from bench.peers.engines import Engine
 from bench.process import descendants, now_ms, own_memory
 
@@ -68,14 +68,16 @@ class Stand:
         self.versions, self.can = answer["versions"], answer["can"]
         return driver
 
-    def end(self) -> None:
+    def end(self, *, at_once: bool = False) -> None:
         """End the drivers."""
         for driver in self._drivers:
-            driver.end()
+            driver.end(at_once=at_once)
         self._drivers = []
 
     def most(self, do: str) -> int:
-        """Return how many messages one call of a command takes here."""
+        """Return how many messages one call of a command takes here; raises PeerCannot."""
+        if do not in self.can:
+            raise PeerCannot(f"no {do} by id")
         return min(self.can[do], BATCH)
 
     def deliveries(self, count: int) -> Deliveries:
@@ -92,6 +94,18 @@ class Stand:
     def answer(self) -> dict[str, Any]:
         """Return the answer of the callers."""
         return self._drivers[0].answer(PUT_S)
+
+    def batch(self, do: str, wanted: int) -> int:
+        """Return the size of a batch, or 1 for single calls; raises PeerCannot without batches."""
+        most = self.most(do)
+        if wanted > 1 and most == 1:
+            raise PeerCannot("one message a call")
+        return min(wanted, most)
+
+    def must_keep(self) -> None:
+        """Raise PeerCannot when all that is pending is gone with the engine."""
+        if not self.engine.keeps:
+            raise PeerCannot("keeps nothing on disk")
 
     def call(self, do: str, first: int, count: int, batch: int, **more: Any) -> dict[str, Any]:
         """Run a command of callers, which may not meet any error; return the answer."""
@@ -110,7 +124,7 @@ class Stand:
     def restart(self) -> None:
         """Kill the engine, and start it again; the drivers of one that is a server go on."""
         if self.is_library:
-            self.end()
+            self.end(at_once=True)
         self.engine.kill()
         self.engine.start()
 

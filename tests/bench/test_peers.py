@@ -4,7 +4,6 @@ import dataclasses
 import json
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from bench.peers.catalogue import PEERS, Peer
 from bench.peers.driver import Driver, PeerFailed
 from bench.peers.measures import MEASURES, SMALL
 from bench.peers.stand import Stand, stand
-from bench.process import now_ms
+from bench.process import is_running, now_ms
 from tools import benchmarks_page
 
 DWELL = next(peer for peer in PEERS if peer.name == "dwell embedded")
@@ -131,12 +130,6 @@ def test_a_peer_that_is_not_installed_is_named(tmp_path):
     assert cell == {"why": "not installed"}
 
 
-def runs(pid: int) -> bool:
-    """Return whether a process is there, and not only its number, which nobody has taken yet."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 def test_what_a_driver_started_ends_with_it(tmp_path):
     child = "import subprocess, sys; print(subprocess.Popen(['sleep', '3600']).pid, flush=True)"
     wait = "; sys.stdin.read()"
@@ -147,8 +140,8 @@ def test_what_a_driver_started_ends_with_it(tmp_path):
         with pytest.raises(PeerFailed, match=r"the driver said b'\d+'") as failed:
             driver.ask("open")
         pid = int(str(failed.value).split("'")[1])
-        assert runs(pid)
-    assert not runs(pid)
+        assert is_running(pid)
+    assert not is_running(pid)
 
 
 def test_dwell_goes_through_every_measure():
