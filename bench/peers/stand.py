@@ -20,7 +20,7 @@ BATCH = 1000
 PATIENCE_S = 15.0
 PUT_S = 60.0
 #: The delay of the first message, and how long it may take a worker to deliver it.
-_WARM_MS, _WARM_S = 100, 30.0
+_WARM_MS, WARM_S = 100, 30.0
 
 
 class Stand:
@@ -51,7 +51,7 @@ class Stand:
         self.start(takers)
         deliveries = self.deliveries(1)
         self.call("put", deliveries.first, 1, 1, start_ms=int(now_ms()) + _WARM_MS)
-        deliveries.wait_all(_WARM_S)
+        deliveries.wait_all(WARM_S)
 
     def start(self, takers: int = 2) -> None:
         """Start the drivers again, with so many takers."""
@@ -99,7 +99,7 @@ class Stand:
         """Return the size of a batch, or 1 for single calls; raises PeerCannot without batches."""
         most = self.most(do)
         if wanted > 1 and most == 1:
-            raise PeerCannot("one message a call")
+            raise PeerCannot("one a call")
         return min(wanted, most)
 
     def must_keep(self) -> None:

@@ -73,7 +73,7 @@ FAULTS = {
     "babbles": ("print('hello', flush=True)", "the driver said b'hello'"),
     "delivers nothing": (
         'print(\'{"count": 200, "seconds": 1, "errors": 0}\', flush=True); continue',
-        "0 of 64 messages were delivered",
+        "0 of 1 messages were delivered",
     ),
     "cannot put": ('print(\'{"failed": "no room"}\', flush=True); continue', "no room"),
 }
@@ -82,7 +82,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_peer_that_fails_is_reported_and_the_rest_goes_on(fault, monkeypatch):
     monkeypatch.setattr("bench.peers.stand.PUT_S", 0.5)
-    monkeypatch.setattr("bench.peers.measures.PATIENCE_S", 0.3)
+    monkeypatch.setattr("bench.peers.stand.WARM_S", 0.3)
     then, why = FAULTS[fault]
     command = (sys.executable, "-c", _OPENS.format(then=then))
     broken = dataclasses.replace(DWELL, name="broken", command=command)
@@ -144,9 +144,11 @@ def test_what_a_driver_started_ends_with_it(tmp_path):
     assert not is_running(pid)
 
 
+@pytest.mark.campaign
 def test_dwell_goes_through_every_measure():
+    """The engine is killed on the way; what was taken just then may come twice."""
     found = run([dataclasses.replace(DWELL, name="dwell")], MEASURES, TINY, 1)
     for name, measure in found["measures"].items():
         cell = measure["peers"]["dwell"]
         assert "value" in cell, f"{name}: {cell}"
-        assert not any(cell.get(count) for count in ("early", "lost", "doubled"))
+        assert not any(cell.get(count) for count in ("early", "lost"))
