@@ -67,7 +67,7 @@ SECTIONS = [
         "SIGKILL",
         "The engine is killed in the middle of 200 puts a second, each 300 ms before its due, and "
         "started again at once: longest gap between deliveries in ms; of the confirmed messages "
-        "how many were lost (not delivered within 75 s), doubled and early; and how many calls "
+        "how many are missing (not delivered within 75 s), doubled and early; and how many calls "
         "raised an error. What was just being taken comes back when its lease ends: after a minute "
         "in Dwell, at once where a connection holds it.",
         ["kill"],
@@ -113,8 +113,8 @@ def _cell(cell: Cell) -> str:
         text = _number(cell["value"])
     if "pending" in cell:
         text += f" of {cell['pending']:,.0f}"
-    counts = ("lost", "doubled", "early", "errors") if "lost" in cell else ("early",)
-    told = [f"{cell[key]:,.0f} {key}" for key in counts if "lost" in cell or cell.get(key)]
+    counts = ("missing", "doubled", "early", "errors") if "missing" in cell else ("early",)
+    told = [f"{cell[key]:,.0f} {key}" for key in counts if "missing" in cell or cell.get(key)]
     return ", ".join([text, *told]) + _ratio(cell)
 
 

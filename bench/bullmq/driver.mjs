@@ -1,5 +1,5 @@
 // A driver of BullMQ: one JSON object a line, as bench/peers/driver.py says.
-import { appendFileSync } from 'node:fs';
+import { openSync, writeSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { createInterface } from 'node:readline';
 import { setTimeout as rest } from 'node:timers/promises';
@@ -16,7 +16,12 @@ let address;
 let queue;
 const connect = () => new Redis(address, { maxRetriesPerRequest: null });
 
-/** Append numbers and the time to a file, as pairs of doubles. */
+/** Return what appends numbers and the time to a file, as pairs of doubles. */
+function logTo(path) {
+  const file = openSync(path, 'a');
+  return (numbers) => log(file, numbers);
+}
+
 function log(file, numbers) {
   const at = now();
   const pairs = new DataView(new ArrayBuffer(16 * numbers.length));
@@ -24,7 +29,7 @@ function log(file, numbers) {
     pairs.setFloat64(16 * place, number, true);
     pairs.setFloat64(16 * place + 8, at, true);
   });
-  appendFileSync(file, pairs);
+  writeSync(file, pairs);
 }
 
 /** Share the numbers of one command among its callers, and call for each batch. */
@@ -32,6 +37,7 @@ async function calls(command, call) {
   const { first, count, batch, start_ms: startMs = null, rate = 0, lead_ms: leadMs = 0 } = command;
   const start = now();
   const told = { count: 0, errors: 0, error: '' };
+  const confirmed = command.file && logTo(command.file);
   let next = first;
   const dueOf = (number) => startMs + (rate ? Math.floor(((number - first) * 1000) / rate) : 0);
   async function caller() {
@@ -45,7 +51,7 @@ async function calls(command, call) {
         // Others change the count while this one waits.
         const done = await call(numbers, dues);
         told.count += done;
-        if (command.file) log(command.file, numbers);
+        confirmed?.(numbers);
       } catch (error) {
         told.errors += 1;
         told.error ||= String(error);
@@ -70,8 +76,9 @@ const verbs = {
   },
 
   async take({ takers, file }) {
+    const taken = logTo(file);
+    const handle = async (job) => taken([Number(job.data.slice(0, 10))]);
     for (let taker = 0; taker < takers; taker += 1) {
-      const handle = async (job) => log(file, [Number(job.data.slice(0, 10))]);
       const worker = new Worker('bench', handle, {
         connection: connect(),
         concurrency: CONCURRENCY,

@@ -17,7 +17,7 @@ CALLERS, _BATCH_CALLERS = 64, 4
 #: The most messages in one call, where a peer takes so many: takers ask for no fewer.
 BATCH = 1000
 #: How long may pass until what is due was delivered.
-PATIENCE_S = 15.0
+PATIENCE_S = 10.0
 PUT_S = 60.0
 #: The delay of the first message, and how long it may take a worker to deliver it.
 _WARM_MS, WARM_S = 100, 30.0

@@ -151,4 +151,4 @@ def test_dwell_goes_through_every_measure():
     for name, measure in found["measures"].items():
         cell = measure["peers"]["dwell"]
         assert "value" in cell, f"{name}: {cell}"
-        assert not any(cell.get(count) for count in ("early", "lost"))
+        assert not any(cell.get(count) for count in ("early", "missing"))
