@@ -47,14 +47,15 @@ def test_a_driver_goes_through_the_life_of_a_message(place: Stand):
         assert call["count"] == 3
         deliveries.expect(np.arange(3, 9))
     if "move" in place.can:
-        later_ms = start_ms + 1000
+        later_ms = start_ms + 2000
         batch = place.most("move")
         call = place.call("move", deliveries.first + 6, 3, batch, start_ms=later_ms)
         assert call["count"] == 3
     deliveries.wait_all(30)
     assert sorted(deliveries.numbers) == [*range(3 if gone else 0, 9)]
     if "move" in place.can:
-        assert deliveries.at_ms[deliveries.numbers >= 6].min() >= later_ms
+        # RQ cuts off fractions of a second, and what has them comes early.
+        assert deliveries.at_ms[deliveries.numbers >= 6].min() >= later_ms - 1000
 
 
 #: What answers as a driver does, until it is told to put: it ends, or hangs with a child.
