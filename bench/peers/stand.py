@@ -27,7 +27,7 @@ class Stand:
     """One peer; ``known`` is what earlier rounds found out about its speed."""
 
     def __init__(self, peer: Peer, engine: Engine, folder: Path, known: dict[str, float]) -> None:
-        self.engine, self.known = engine, known
+        self.peer, self.engine, self.known = peer, engine, known
         self.pending = self.first_pending = self._next = 0
         self.versions: dict[str, str] = {}
         #: The verbs that there are, with the most messages in one call.

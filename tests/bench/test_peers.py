@@ -55,7 +55,8 @@ def test_a_driver_goes_through_the_life_of_a_message(place: Stand):
     assert sorted(deliveries.numbers) == [*range(3 if gone else 0, 9)]
     if "move" in place.can:
         # RQ cuts off fractions of a second, and what has them comes early.
-        assert deliveries.at_ms[deliveries.numbers >= 6].min() >= later_ms - 1000
+        early_ms = 1000 if place.peer.name.startswith("rq") else 0
+        assert deliveries.at_ms[deliveries.numbers >= 6].min() >= later_ms - early_ms
 
 
 #: What answers as a driver does, until it is told to put: it ends, or hangs with a child.
