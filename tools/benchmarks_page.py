@@ -38,7 +38,7 @@ SECTIONS = [
     ),
     Section(
         "Lateness",
-        "Milliseconds from due to taken, by 2 takers: p50 / p99 / longest. *Pending* is beside "
+        "Milliseconds from due to taken, by 2 takers: p50 / p99 / longest. *Pending* is with "
         "many others that fall due on another day. Early is counted over all rounds.",
         ["late 100", "late 2000", "late 10000", "late 2000 pending", "late 10000 pending"],
         ["late 2000"],
@@ -51,15 +51,15 @@ SECTIONS = [
     ),
     Section(
         "By id",
-        "Verbs a second, by 64 callers of one id each, or in batches, beside the pending messages.",
+        "Verbs a second, by 64 callers of one id each, or in batches, with the others pending.",
         ["cancel", "move", "cancel batches", "move batches"],
         [],
     ),
     Section(
         "Pending messages",
         "Memory (of the server and of one worker, without pages of files) and disk for each, in "
-        "bytes, and seconds by which a start after SIGKILL is longer than an empty one. Each peer "
-        "has as many pending as there should be, or as it took in the time for that.",
+        "bytes, and how many seconds longer a start after SIGKILL takes than an empty one. Each "
+        "peer has as many pending as there should be, or as it took in the time for that.",
         ["memory", "disk", "restart"],
         [],
     ),
@@ -68,8 +68,8 @@ SECTIONS = [
         "The engine is killed in the middle of 200 puts a second, each 300 ms before its due, and "
         "started again at once: longest gap between deliveries in ms; of the confirmed messages "
         "how many are missing (not delivered within 75 s), doubled and early; and how many calls "
-        "raised an error. What was just being taken comes back when its lease ends: after a minute "
-        "in Dwell, at once where a connection holds it.",
+        "raised an error. A message that was just being taken comes back when its lease ends: "
+        "after a minute in Dwell, at once where a connection holds it.",
         ["kill"],
         [],
     ),
@@ -80,7 +80,7 @@ _FAIRNESS = """\
   `-f 0` and NATS with `sync always` have then synced it; Redis with `everysec` within a second,
   NATS as it comes within two minutes, and what is *in memory* never. RabbitMQ confirms durable
   messages once they are synced.
-- Acks of Dwell, SQL, River, procrastinate, awa, BullMQ and beanstalkd are confirmed, those of
+- Acks of Dwell, SQL, River, procrastinate, awa, BullMQ and beanstalkd are confirmed, acks of
   NATS and RabbitMQ are sent. RQ and huey take a job off its list before it runs, and so does
   Celery with its default: nothing is left to be acked.
 - Takers of Dwell, SQL, NATS, RabbitMQ and beanstalkd are loops or callbacks that note a message
@@ -168,7 +168,7 @@ def render(found: dict[str, Any]) -> str:
         "# Benchmarks beside peers",
         "",
         _wrapped(
-            "What people would otherwise pick, measured in turn with Dwell by `make bench-peers`; "
+            "Other queues that people pick, measured in turn with Dwell by `make bench-peers`; "
             "this page is made from [its figures](benchmarks/peers.json) by "
             "`python -m tools.benchmarks_page`. [Benchmarks](benchmarks.md) has Dwell's own."
         ),

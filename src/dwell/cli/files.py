@@ -140,7 +140,7 @@ def _csv_records(file: TextIO) -> Iterator[list[str] | str]:
 
 
 class _Lines:
-    """The lines of a file; those that were read since a record began can be read again."""
+    """The lines of a file; lines that were read since a record began can be read again."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

@@ -11,10 +11,10 @@ from dwell.slices import slices
 async def each_of_its_own(
     verb: Callable[..., Awaitable[Any]], receipts: Sequence[str], **words: Any
 ) -> list[Result]:
-    """Return the results of a verb, one for each receipt; ``STALE`` for those of another store.
+    """Return the results of a verb, one for each receipt; ``STALE`` for a receipt of another store.
 
-    A store refuses a whole batch that has one of those. The batch is halved then, so that few calls
-    find them. Raises what the verb raises, except ForeignReceipt.
+    A store refuses a whole batch with such a receipt. The batch is halved then, so that few calls
+    find all of them. Raises the errors of the verb, except ForeignReceipt.
     """
     results: list[Result] = []
     for part in slices(receipts, MAX_BATCH_MESSAGES):

@@ -1,6 +1,6 @@
 """A Redis with queues of RQ as a source: scheduled jobs, and jobs that wait for a worker.
 
-The keys are those of RQ 2 and 3: a sorted set of scheduled jobs and a list of waiting jobs for each
+RQ 2 and 3 have these keys: a sorted set of scheduled jobs and a list of waiting jobs for each
 queue, and a hash for each job. A job is put, and then removed if it is still where it was; RQ has
 no leases that would keep a worker away in between. A job that falls due within seconds is left
 until the scheduler of RQ has moved it; where none runs, it is taken some seconds after its due.
@@ -43,7 +43,7 @@ _CHANGED, _MOST_LOOKS = 2, 10
 _MOST_DELAY_MS = MAX_DELAY_MS - 24 * 3_600_000
 #: How many bytes of bodies are read at once, about.
 _MOST_BYTES = MAX_BATCH_BYTES // 2
-#: The fields of a job that are read, and the headers of those that are kept as text.
+#: The fields of a job that are read; the last are kept in headers.
 _DATA, _REPEATS = "data", "repeats_left"
 _TEXTS = ("description", "timeout", "created_at", "result_ttl", "retries_left", "meta")
 #: Headers are for people, so a longer description or meta is cut.
@@ -122,7 +122,7 @@ class RqPlace:
     """Some queues of RQ, or all; each becomes the topic of its name, or all ``topic``.
 
     Jobs that run, have failed or wait for others stay, and so do jobs that repeat, that others wait
-    for, or that are too large. What came and went is derived, as RQ does not count it.
+    for, or that are too large. RQ does not count arrivals and departures, so they are derived.
     """
 
     def __init__(self, url: str, clock: Clock, topic: str | None = None) -> None:
@@ -135,7 +135,7 @@ class RqPlace:
         self._topic = None if topic is None else values.topic(topic)
         self._clock = clock
         self._where = f"RQ at {parts.hostname}:{parts.port or 6379}"
-        # The types of redis-py's answers are those of all its modes.
+        # redis-py declares the answers of all its modes at once.
         self._client: Any = redis.asyncio.Redis.from_url(
             urlunsplit(parts._replace(query="")),
             socket_timeout=_PATIENCE_S,
@@ -236,7 +236,7 @@ class RqPlace:
                 return free
 
     async def _jobs(self, found: Sequence[_Job]) -> list[_Job]:
-        """Return jobs, as many as fit a batch; notes those that stay."""
+        """Return jobs, as many as fit a batch; notes the jobs that stay."""
         ids = [job.id for job in found]
         told = await self._client.eval(_READ, 1, _JOB, _MOST_BYTES, *ids)
         jobs: list[_Job] = []
@@ -279,7 +279,7 @@ class RqPlace:
         return Stayed(told.count(0), changed)
 
     async def leave(self, load: Load, places: Sequence[int]) -> None:
-        """Keep jobs there, and read them no more."""
+        """Keep jobs there, and do not read them again."""
         self._left.update(load.place.jobs[at].id for at in places)
 
     async def take_back(self, load: Load, places: Sequence[int]) -> None:
@@ -311,7 +311,7 @@ def _row_of(
     repeats: bytes | None = None,
     *texts: bytes | None,
 ) -> Row | None:
-    """Return the message of a job, None for one that stays."""
+    """Return the message of a job, None for a job that stays."""
     if data is None or is_waited_for or repeats not in (None, b"", b"0"):
         return None
     body = _unpacked(data)
