@@ -125,15 +125,6 @@ class BatchTooLarge(InvalidInput):
     """A batch holds more messages or bytes than one request may."""
 
 
-class NotNow(DwellError):
-    """Raised by a handler whose message cannot be handled for ``delay_ms`` milliseconds.
-
-    The worker tries again then, and the attempt does not count.
-    """
-
-    delay_ms = 1_000
-
-
 class IdExists(DwellError):
     """A put with ``on_conflict="error"`` met an id that exists; nothing was put."""
 

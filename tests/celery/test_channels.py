@@ -454,11 +454,11 @@ def test_a_name_that_is_too_long_leaves_nothing(connect, store, monkeypatch):
         connect().default_channel.queue_declare(name)
     assert store("get", "kombu.queues", name) is None
     # A row that an older version left stops no other queue.
-    for id_, body in ((name, name), ("short", "short")):
+    for id_, body in ((name, name), ("brief", "brief")):
         store("put", "kombu.queues", body.encode(), id=id_)
-    store("put", "short", b"x")
+    store("put", "brief", b"x")
     Consumer(connect(), kombu.Queue("other"))
-    until(lambda: not store("stats").topics["short"].ready)
+    until(lambda: not store("stats").topics["brief"].ready)
 
 
 def test_a_queue_whose_tasks_wait_or_run_is_not_deleted_if_empty(connect, store):

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from dwell.errors import NotNow
 from dwell.message import Message
+from dwell.retries import NotNow
 
 _log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dwell.errors import NotNow
 from dwell.given.values import Delay, body, delay_ms, error_text
 from dwell.queue.then import Then
+from dwell.retries import NotNow
 
 #: The beginning of the reason of a handler that took too long.
 TIMEOUT = "timeout:"
