@@ -36,7 +36,7 @@ class Handle:
         self._sync: SyncQueue | None = None
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say how a verb is reached, to who calls it on what is not open yet."""
+        """Raise an error that says how a verb of an open queue is reached."""
         hint = f": 'with dwell.open(...) as queue', then queue.{name}"
         told = hint if hasattr(Queue, name) else ""
         raise AttributeError(f"a handle has no {name!r}, it is a store that is not open yet{told}")

@@ -6,7 +6,7 @@ from dwell.errors import DwellError
 
 _S, _M, _H = 1_000, 60_000, 3_600_000
 
-#: The waits before the second, third ... attempt: 15, as there are 16 attempts.
+#: The waits before the second, third ... attempt: 15 for the usual 16 attempts.
 RETRY_DELAYS_MS = (
     10 * _S,
     30 * _S,

@@ -44,20 +44,26 @@ class Once:
         self.committed += records
 
 
+def intake_of(source, queue, tally, **rules):
+    """Return an intake into the topic of the queue that a record names, or into jobs."""
+    sink = QueueSink(queue)
+    return Intake(
+        source,
+        queue,
+        Rules(to="jobs", is_named=False, **rules),
+        DeadLetters(sink, "dead", sink, tally),
+        tally,
+        topic_of=lambda one: one.target,
+        topics=lambda: None,
+    )
+
+
 async def test_what_the_queue_refuses_is_a_dead_letter_and_holds_up_nothing():
     bodies = [b"1", b"bad1", b"2", b"bad2", b"3", b"4"]
     records = [Record("in", f"r{at}", body) for at, body in enumerate(bodies)]
     async with Queue(Choosy(RealClock())) as queue:
         source, tally = Once(list(records)), Tally()
-        intake = Intake(
-            source,
-            queue,
-            Rules(to="jobs", default_delay_ms=0, is_named=False),
-            DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally),
-            tally,
-            topic_of=lambda one: one.target,
-            topics=lambda: None,
-        )
+        intake = intake_of(source, queue, tally, default_delay_ms=0)
         running = asyncio.create_task(intake.run())
         while not tally.settled and not running.done():
             await asyncio.sleep(0.01)
@@ -76,15 +82,7 @@ async def test_a_record_whose_id_is_too_long_is_a_dead_letter_and_holds_up_nothi
     records = [Record("in", f"r{at}" + "x" * 300 * (at == 2), b"%d" % at) for at in range(5)]
     async with Queue(MemoryStore(RealClock())) as queue:
         source, tally = Once(list(records)), Tally()
-        intake = Intake(
-            source,
-            queue,
-            Rules(to="jobs", default_delay_ms=0, is_named=False),
-            DeadLetters(QueueSink(queue), "dead", QueueSink(queue), tally),
-            tally,
-            topic_of=lambda one: one.target,
-            topics=lambda: None,
-        )
+        intake = intake_of(source, queue, tally, default_delay_ms=0)
         running = asyncio.create_task(intake.run())
         await until_async(lambda: tally.settled == len(records) or running.done())
         intake.stop()
@@ -108,16 +106,8 @@ async def test_records_that_share_an_id_are_letters_of_their_own():
         for at, one in enumerate(said)
     ]
     async with Queue(MemoryStore(RealClock())) as queue:
-        source, tally, sink = Once(records), Tally(), QueueSink(queue)
-        intake = Intake(
-            source,
-            queue,
-            Rules(to="jobs", is_named=False),
-            DeadLetters(sink, "dead", sink, tally),
-            tally,
-            topic_of=lambda one: one.target,
-            topics=lambda: None,
-        )
+        source, tally = Once(records), Tally()
+        intake = intake_of(source, queue, tally)
         running = asyncio.create_task(intake.run())
         await until_async(lambda: tally.settled == len(said) or running.done())
         intake.stop()

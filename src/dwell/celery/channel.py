@@ -366,7 +366,7 @@ class Channel(virtual.Channel):
         return True
 
     def _hand(self, message: Message, callback: Callable[[Any], object]) -> None:
-        """Give a message to a callback; one that is none of kombu is set aside."""
+        """Give a message to a callback; a message that kombu cannot read is set aside."""
         try:
             found = opened(message)
         except Exception as error:

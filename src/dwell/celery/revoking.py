@@ -1,6 +1,6 @@
 """Revocations in the store: tasks that no worker has are cancelled by their ids.
 
-Celery only tells the workers that run, each of which forgets in time; they still hear of it, for
+Celery only tells the workers that run, and each forgets in time; they still hear of it, for
 the tasks that they hold.
 """
 
@@ -66,7 +66,7 @@ async def _cancelled(
     except (InvalidTopic, AccessDenied):
         # It is a queue of others, or an older version let in a name that is too long for a topic.
         return []
-    # An id that is made for a later message of a task may be that of another task.
+    # An id that is made for a later message of a task may be the id of another task.
     there = [message for message in found if task_of(message) in tasks]
     if not there:
         return []

@@ -26,8 +26,6 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 #: How many topics an error names.
 _NAMES = 10
 _RETRIES = 4
-#: The limit of the system for the path of a socket.
-_MOST_PATH_BYTES = 107
 _FILE = re.compile(r"file:(?://)?", re.IGNORECASE)
 
 
@@ -123,14 +121,11 @@ def folder_of(url: str) -> Path | None:
 def admin_url(folder: Path) -> Iterator[str | None]:
     """Yield the URL of the program that has a folder open; None if it admits nobody."""
     # Imported here, as commands for a server need nothing of a folder.
-    from dwell.store.embedded.folder import SOCKET
+    from dwell.store.embedded.folder import socket_path
 
-    path = folder.absolute() / SOCKET
-    with ExitStack() as stack:
-        if len(bytes(path)) > _MOST_PATH_BYTES and Path("/proc/self/fd").is_dir():
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            stack.callback(os.close, fd)
-            path = Path(f"/proc/self/fd/{fd}") / SOCKET
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        path = socket_path(folder.absolute(), fd)
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(bytes(path))
@@ -138,6 +133,8 @@ def admin_url(folder: Path) -> Iterator[str | None]:
                 yield None
                 return
         yield f"http+unix://{quote(bytes(path))}"
+    finally:
+        os.close(fd)
 
 
 def require_store(folder: Path) -> None:

@@ -99,7 +99,7 @@ class Executor:
         raise Bury(text) from error
 
     def _send(self, signal: Any, result: TaskResult) -> None:
-        # An error of a receiver is logged, and is none of the task.
+        # An error of a receiver is logged; the task has not failed.
         signal.send_robust(type(self._backend), task_result=result)
 
 

@@ -1,4 +1,4 @@
-"""Ids of messages that come from several topics into one."""
+"""Ids that are made from others: of several topics in one, and of bounded length."""
 
 from hashlib import blake2b
 
@@ -10,9 +10,14 @@ _DIGEST_BYTES = 16
 def scoped_id(topic: str, id_: str) -> str:
     """Return the id of a message of a topic among messages of others: two topics may have one id.
 
-    An id that would be too long has a digest (BLAKE2b) of the own id in its place.
+    An id that would be too long has a digest of the own id in its place.
     """
-    scoped = f"{topic}/{id_}"
-    if len(scoped.encode()) <= MAX_ID_BYTES:
-        return scoped
-    return f"{topic}/{blake2b(id_.encode(), digest_size=_DIGEST_BYTES).hexdigest()}"
+    return short_id(id_, f"{topic}/")
+
+
+def short_id(id_: str, prefix: str = "") -> str:
+    """Return an id after a prefix, or the digest (BLAKE2b) of an id that is too long there."""
+    whole = f"{prefix}{id_}"
+    if len(whole.encode()) <= MAX_ID_BYTES:
+        return whole
+    return f"{prefix}{blake2b(id_.encode(), digest_size=_DIGEST_BYTES).hexdigest()}"

@@ -1,7 +1,7 @@
 """Tokens in a Redis: for effects that have no transaction, such as a call of another service.
 
 A token is taken before the effect and marked as done after it. A worker that is killed in between
-leaves a token that ends by itself; then nobody knows whether the effect was made, and it is made
+leaves a token that ends in time; then nobody knows whether the effect was made, and it is made
 again. So the other service should know the key, too.
 """
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 _DONE = b"done"
 #: Deletes the token KEYS[1] of a delivery if ARGV[1] is 0, and else keeps it as done for ARGV[1]
-#: milliseconds, also when it has ended by itself. If another delivery has it by now, it returns 0
+#: milliseconds, also when its time has ended. If another delivery has it by now, it returns 0
 #: and does nothing. ARGV[2] is the own token.
 _END = """
 local found = redis.call('GET', KEYS[1])

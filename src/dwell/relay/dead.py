@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Sequence
-from hashlib import blake2b
 
-from dwell.message import MAX_ID_BYTES, REASON_HEADER
+from dwell.given.scopedid import short_id
+from dwell.message import REASON_HEADER
 from dwell.relay.contract import BrokerUnreachable, Sink
 from dwell.relay.envelope import FROM
 from dwell.relay.record import Record, Refusal
@@ -39,7 +39,7 @@ class DeadLetters:
         headers = [*record.headers, *said]
         return Record(
             self.topic,
-            _short(record.id),
+            short_id(record.id),
             record.body,
             record.key,
             headers,
@@ -102,12 +102,6 @@ class DeadLetters:
     def _note(self, count: int, reason: str) -> None:
         if self._tally.is_news(_WHO, reason):
             _log.warning("%d dead letters wait: %s", count, reason)
-
-
-def _short(id_: str) -> str:
-    """Return an id, or a digest (BLAKE2b) of one that is too long for a message."""
-    data = id_.encode()
-    return id_ if len(data) <= MAX_ID_BYTES else blake2b(data, digest_size=16).hexdigest()
 
 
 def _whole(letter: Record) -> Record:

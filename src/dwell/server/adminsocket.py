@@ -5,9 +5,6 @@ admin_socket=True)`` also serves it over HTTP, at a socket in the folder that on
 connect to. ``dwell --store ./data stats`` and other commands then use that socket.
 """
 
-import os
-from pathlib import Path
-
 from dwell.errors import InvalidUrl
 from dwell.queue import Queue
 from dwell.server.hosts import Hosts
@@ -20,7 +17,7 @@ from dwell.server.tokens import Tokens
 from dwell.server.unix import PREFIX
 from dwell.store.base import Store
 from dwell.store.embedded import EmbeddedStore
-from dwell.store.embedded.folder import SOCKET
+from dwell.store.embedded.folder import socket_path
 
 #: Its callers are commands of one user.
 _MOST_CONNECTIONS = 100
@@ -67,15 +64,9 @@ class AdmittingQueue(Queue):
             take_spacing_ms=0.0,
             hosts=Hosts(is_local=True),
         )
-        path = _path_in(self._core.folder, self._core.folder_fd)
+        path = socket_path(self._core.folder, self._core.folder_fd)
         # The folder is locked, so nobody listens at a socket that was left there.
         path.unlink(missing_ok=True)
         port = HttpPort(service, f"{PREFIX}{path}", 0)
         await port.start()
         return port
-
-
-def _path_in(folder: Path, fd: int) -> Path:
-    """Return a path of the socket that stays short, and good when the folder is renamed."""
-    held = Path(f"/proc/self/fd/{fd}")
-    return (held if os.path.isdir(held) else folder) / SOCKET

@@ -27,7 +27,7 @@ import numpy as np
 
 from dwell.batch.puts import Puts, uniform
 from dwell.clock import Clock
-from dwell.errors import DwellError, InvalidInput, InvalidUrl, ServerUnreachable
+from dwell.errors import DwellError, InvalidUrl, ServerUnreachable
 from dwell.given import values
 from dwell.message import (
     MAX_BATCH_BYTES,
@@ -36,7 +36,7 @@ from dwell.message import (
     MAX_LEASE_MS,
     TopicSettings,
 )
-from dwell.takeover.contract import Counts, Load, Stayed
+from dwell.takeover.contract import Counts, Load, Stayed, topic_for
 from dwell.urls import shown
 
 _PORT = 11300
@@ -126,12 +126,7 @@ class BeanstalkPlace:
         return max((int(one.split()[1]) for one in told if one.startswith(b"FOUND")), default=0)
 
     def _topic_of(self, tube: str) -> str:
-        if self._topic is not None:
-            return self._topic
-        try:
-            return values.topic(tube)
-        except InvalidInput as error:
-            raise InvalidUrl(f"tube {tube!r:.80}: needs --into, as {error}") from None
+        return topic_for("tube", tube, self._topic)
 
     async def counts(self) -> Counts:
         """Return the counts of the tubes."""

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dwell.batch.puts import Puts
+from dwell.errors import InvalidInput, InvalidUrl
+from dwell.given import values
 from dwell.message import TopicSettings
 
 
@@ -52,6 +54,16 @@ class Stayed(NamedTuple):
 
     elsewhere: int = 0
     changed: Sequence[int] = ()
+
+
+def topic_for(kind: str, name: str, into: str | None) -> str:
+    """Return the topic that the messages of a queue elsewhere go to; raises InvalidUrl."""
+    if into is not None:
+        return into
+    try:
+        return values.topic(name)
+    except InvalidInput as error:
+        raise InvalidUrl(f"{kind} {name!r:.80}: needs --into, as {error}") from None
 
 
 class Place(Protocol):

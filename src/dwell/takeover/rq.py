@@ -26,7 +26,7 @@ from dwell.errors import InvalidInput, InvalidUrl, ServerUnreachable
 from dwell.given import values
 from dwell.given.rows import row_of
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, MAX_DELAY_MS, TopicSettings
-from dwell.takeover.contract import Counts, Load, Stayed
+from dwell.takeover.contract import Counts, Load, Stayed, topic_for
 from dwell.urls import shown
 
 #: The prefix of such addresses.
@@ -167,12 +167,7 @@ class RqPlace:
         return [f"{prefix}{name}" for name in self._names for prefix in (_QUEUE, _SCHEDULED)]
 
     def _topic_of(self, name: str) -> str:
-        if self._topic is not None:
-            return self._topic
-        try:
-            return values.topic(name)
-        except InvalidInput as error:
-            raise InvalidUrl(f"queue {name!r:.80}: needs --into, as {error}") from None
+        return topic_for("queue", name, self._topic)
 
     async def counts(self) -> Counts:
         """Return the counts of the queues."""

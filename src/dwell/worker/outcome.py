@@ -14,7 +14,7 @@ TIMEOUT = "timeout:"
 
 
 class _Said(Exception):
-    """An exception whose arguments are not those of its class; another process may raise it."""
+    """An exception with other arguments than its class has; another process may raise it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _raised, (type(self), self.args, self.__dict__)

@@ -44,8 +44,8 @@ def check_newest(spark: SparkSession, number: int, out: str) -> None:
     """Refuse a checkpoint whose next batch is before the last that was written from it.
 
     It was put back from a backup: the batches that come again have other rows, and writing them
-    would delete the only place of the earlier ones, whose messages are acked. The last batch that
-    was written is not checked, as it may be one that Spark repeats. Raises InvalidSettings.
+    would delete the only place of earlier rows, whose messages are acked. The last batch that was
+    written is not checked, as Spark may repeat it. Raises InvalidSettings.
     """
     name = batch_name(spark, number)
     query = name.partition("-")[0]

@@ -48,6 +48,12 @@ class Label(msgspec.Struct, frozen=True):
         return self.seed.to_bytes(16, "little")
 
 
+def socket_path(folder: Path, fd: int) -> Path:
+    """Return a path of the socket in an open folder, which stays short and outlives a rename."""
+    held = Path(f"/proc/self/fd/{fd}")
+    return (held if held.is_dir() else folder) / SOCKET
+
+
 class Hold:
     """A store's folder, held and locked until :meth:`close`, and its label."""
 
