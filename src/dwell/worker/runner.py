@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 _WAIT = "1h"
 _BACKOFF_MS = 1_000
-#: After so many calls in a row that could not be begun, for each handler at once, a burst ends.
+#: A burst ends after this many failed starts of calls in a row, for each handler at once.
 _MOST_UNBEGUN = 3
 #: How often a burst looks whether a handler still runs, seconds.
 _LOOK_S = 0.1
@@ -68,8 +68,8 @@ _HELD_BY_KEY = 4
 #: How long a handler that has run too long may take to end, seconds.
 _ENDS_SECONDS = 0.9
 
-#: How long a handler that was cancelled may take to end, seconds, and how long what became of the
-#: messages of those that did not may take to be said.
+#: How long a handler that was cancelled may take to end, seconds; and how long the outcomes of
+#: the messages of other handlers may take to be sent.
 _LAST_SECONDS = 5.0
 _SAYING_SECONDS = 3.0
 
@@ -142,9 +142,9 @@ class Runner:
         #: Whether takes are answered, and why not while they are not.
         self.takes = asyncio.Event()
         self.trouble = f"{', '.join(subscription.topics)}: nothing was taken yet"
-        #: How many calls were begun.
+        #: How many calls have started.
         self.handled = 0
-        #: How many calls in a row could not be begun, and why the last of them could not.
+        #: How many calls in a row could not start, and why the last could not.
         self._unbegun = 0
         self._no_place: BaseException | None = None
         self._room = asyncio.Event()
@@ -159,7 +159,7 @@ class Runner:
         """Take and handle messages until cancelled; raises StoreError when the store is gone.
 
         In a ``burst`` it returns when nothing can be taken and no handler runs, and raises NoPlace
-        when no handler can be begun.
+        when no handler can start.
         """
         self._keeper.start()
         self._room.set()
@@ -172,7 +172,7 @@ class Runner:
             except (StoreClosed, StoreFailed, AccessDenied):
                 raise
             except Exception as error:
-                # Whatever it was, another answer may be better.
+                # The next answer may be better.
                 is_ours = isinstance(error, DwellError)
                 topics = ", ".join(self._sub.topics)
                 self.takes.clear()
@@ -194,10 +194,10 @@ class Runner:
                     )
 
     async def stop(self, grace: "asyncio.Future[None]") -> None:
-        """Let handlers end until ``grace`` is done, and give everything else back as it was.
+        """Wait for handlers until ``grace`` is done, and give everything else back as it was.
 
-        What waits for its key is given back when the one before it is settled: nobody else may have
-        it while that one runs. To be cancelled ends the grace.
+        Messages that wait for their key are given back when the earlier message is settled: nobody
+        else may have them while it is handled. To be cancelled ends the grace.
         """
         self._is_stopping = True
         self._start()
@@ -218,7 +218,7 @@ class Runner:
         """Cancel what runs; what does not heed it is given back all the same."""
         self._is_over = True
         for task, job in self._running.items():
-            # What has its outcome is about to say it.
+            # A job with an outcome is about to say it.
             if job.outcome is None:
                 task.cancel()
         loop = asyncio.get_running_loop()
@@ -231,7 +231,7 @@ class Runner:
         self._running.clear()
         says = [loop.create_task(self._is_said(job, job.outcome or AS_IT_WAS)) for job in jobs]
         if says:
-            # Who does not answer by now keeps nobody: the end of the leases says the same.
+            # Nothing waits for an answer any longer: the end of the leases says the same.
             await asyncio.wait(says, timeout=_SAYING_SECONDS)
         for say in says:
             say.cancel()
@@ -256,7 +256,7 @@ class Runner:
         self._start()
 
     def _start(self) -> None:
-        """Run what may run, as far as there are free handlers; give it back after a stop."""
+        """Run jobs for all free handlers; give them back after a stop."""
         while self._is_stopping or len(self._running) < self._sub.concurrency:
             job = self._lanes.next()
             if job is None:
@@ -275,7 +275,7 @@ class Runner:
         job.task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Let the next one run, whatever the end of this one."""
+        """Run the next job, however this job ended."""
         job = self._running.pop(task, None)
         if job is None:
             return
@@ -347,7 +347,7 @@ class Runner:
         _log.warning("%r: attempt %d has run as long as it may", job, job.attempt)
 
     def _give_up(self, job: Job) -> None:
-        """Let somebody else have the place of a handler that does not end, and its message."""
+        """Free the place of a handler that does not end, and give its message back."""
         if job.task is None or self._running.pop(job.task, None) is None:
             return
         if job.outcome is not None:
@@ -390,7 +390,7 @@ class Runner:
             return Done(job.result, job.then)
         if job.is_late and not (job.is_cancelled or issubclass(type(error), Retry | Bury)):
             return self._late(job)
-        # What an exception says of its class itself may be anything.
+        # An exception may report any class as its own.
         if issubclass(type(error), asyncio.CancelledError) and job.is_cancelled:
             return AS_IT_WAS
         if issubclass(type(error), SystemExit | KeyboardInterrupt):
@@ -472,7 +472,7 @@ class Runner:
     async def _unhandled(self, job: Job, error: BaseException) -> Outcome:
         """Return what follows where no handler has run: that is no failure of the handler.
 
-        The place stays empty for a moment, as what could not be begun now cannot be at once.
+        The place stays empty for a moment, as the next start would fail as well.
         """
         _log.error("%r: given back as it was: %s", job, error)
         self._no_place = error
@@ -503,7 +503,7 @@ class Runner:
             while not await self._is_said(job, outcome):
                 await self._queue.clock.sleep(_AGAIN_MS)
         except asyncio.CancelledError:
-            # What the handler has done stays done, so that is said and not that it was cancelled.
+            # The work of the handler is done, so that is said, and not that it was cancelled.
             if not job.is_settled:
                 await finished(whole(self._is_said(job, outcome)))
 
@@ -527,7 +527,7 @@ class Runner:
             _log.exception("%r: could not be settled; its lease will end", job)
         except (InvalidInput, AccessDenied) as error:
             if isinstance(outcome, Done) and outcome.brings_more:
-                # What cannot be kept or put is a failure of the handler that gave it.
+                # A result that cannot be kept or put is a failure of the handler.
                 return await self._is_heard_as_failed(job, error)
             _log.exception("%r: could not be settled; its lease will end", job)
         except Exception:
@@ -551,7 +551,7 @@ class Runner:
         queue = self._queue
         if isinstance(outcome, Lost):
             return ()
-        # A single receipt is gathered with those of other handlers that end in this moment.
+        # A single receipt is gathered with receipts of other handlers that end in this moment.
         what: Any = receipts[0] if len(receipts) == 1 else receipts
         results: Any
         if isinstance(outcome, Done):
