@@ -19,6 +19,7 @@ from bench import (
     lateness,
     lifecycle,
     memory,
+    moments,
     outbox,
     relay,
     restart,
@@ -166,6 +167,11 @@ BENCHES: dict[str, tuple[Callable[..., Result], dict[str, Any], dict[str, Any]]]
             "rounds": 3,
         },
         {"messages": 10_000, "rate": 500, "seconds": 2, "rounds": 1},
+    ),
+    "moments": (
+        moments.run,
+        {"schedules": 100_000, "rounds": 3},
+        {"schedules": 4_000, "rounds": 1},
     ),
     "schedules": (
         schedules.run,

@@ -5,10 +5,11 @@ from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dwell
+from dwell.calendar import DaysOff
 from dwell.calendar.epoch import from_ms, to_ms
 from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.message import Result
@@ -22,7 +23,8 @@ WEEKEND = ("sat", "sun")
 
 def times(rule, days_off, when_off="skip", zone="UTC", start=None, end=None):
     kind = (None, rule) if "FREQ" in rule else (rule, None)
-    return times_of(*kind, None, zone, start, end, tuple(days_off), when_off)
+    off = DaysOff(tuple(days_off), when_off) if days_off else None
+    return times_of(*kind, None, zone, start, end, off)
 
 
 def shown(found, start, count):
@@ -127,6 +129,37 @@ def test_days_off_are_those_of_a_walk_by_days(rule, weekdays, dates, when_off, b
     got = list(islice(found.following(start), len(wanted)))
     assert got == wanted
     for last, ms in list(pairwise(wanted))[::7]:
+        assert found.before(last) == found.before(ms - 1) == last
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rule=st.sampled_from([*RULES, "30 23 * * *", "0,30 0,22,23 * * *", "FREQ=DAILY;BYHOUR=23,9"]),
+    zone_and_day=st.sampled_from(
+        [
+            ("America/Nuuk", date(2027, 3, 27)),
+            ("Pacific/Apia", date(2011, 12, 30)),
+            ("America/Havana", date(2027, 3, 14)),
+            ("Pacific/Kwajalein", date(1993, 8, 21)),
+        ]
+    ),
+    dates=st.sets(st.integers(-2, 3), min_size=1, max_size=4),
+    when_off=st.sampled_from(["skip", "before", "after"]),
+    hours=st.integers(0, 60),
+)
+@example("30 23 * * *", ("America/Nuuk", date(2027, 3, 27)), {1}, "skip", 0)
+@example("30 23 * * *", ("America/Nuuk", date(2027, 3, 27)), {1}, "before", 0)
+@example("FREQ=DAILY;BYHOUR=2,9;BYMINUTE=30", ("Pacific/Apia", date(2011, 12, 30)), {1}, "after", 0)
+def test_no_moment_is_on_a_day_off_where_clocks_skip_midnight(
+    rule, zone_and_day, dates, when_off, hours
+):
+    zone, day = zone_and_day
+    there, off = ZoneInfo(zone), {day + number * DAY for number in dates}
+    found = times(rule, map(str, off), when_off, zone)
+    start = to_ms(datetime(day.year, day.month, day.day, tzinfo=UTC) - 4 * DAY) + hours * 3_600_000
+    moments = list(islice(found.following(start), 60))
+    assert not [ms for ms in moments if from_ms(ms).astimezone(there).date() in off]
+    for last, ms in pairwise(moments):
         assert found.before(last) == found.before(ms - 1) == last
 
 

@@ -60,8 +60,11 @@ def read(text: str) -> Contents:
     # The event loop reads it, so what is too long is not even split.
     if len(text) > MAX_RRULE_CHARS:
         raise InvalidSchedule(f"rrule: got {len(text)} characters, at most {MAX_RRULE_CHARS}")
+    is_rule = not text.lstrip()[:7].upper().startswith(_NAMES[:3])
+    if is_rule and "\n" not in text:
+        return Contents(text.strip())
     lines = list(_unfolded(text))
-    if len(lines) < 2 and not text.lstrip()[:7].upper().startswith(_NAMES[:3]):
+    if is_rule and len(lines) < 2:
         return Contents(lines[0].text if lines else "")
     added, left_out = list[Stamp](), list[Stamp]()
     found = Contents()

@@ -8,35 +8,37 @@ minutes or hours follow elapsed time.
 from calendar import monthrange
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
-from itertools import product
+from functools import lru_cache, partial
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from dwell.calendar.dialects import as_read, hint, long_step
+from dwell.calendar.clock import clock
+from dwell.calendar.dialects import as_read, hint, long_step, odd_step
 from dwell.calendar.epoch import from_ms
+from dwell.calendar.monthdays import Matcher, month_day
 from dwell.calendar.walls import HORIZON, LAST, OnTheWall, Zone
 from dwell.errors import InvalidSchedule
 
-_DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
+_DAY = timedelta(days=1)
+#: The values of each field, by the names of fields in the errors of the library.
+_RANGES = {
+    "second": ", allowed are 0 to 59",
+    "minute": ", allowed are 0 to 59",
+    "hour": ", allowed are 0 to 23",
+    "day-of-month": ", allowed are 1 to 31 that the month has, L, LW, L-3 and 15W",
+    "month": ", allowed are 1 to 12 and jan to dec",
+    "day-of-week": ", allowed are 0 to 7 from Sunday on, and sun to sat",
+}
 
 
 class Cron(OnTheWall):
     """A line of cron in a zone."""
 
     def __init__(self, line: str, zone: ZoneInfo) -> None:
-        plain = as_read(line)
-        try:
-            read = CronSim(plain, from_ms(0))
-        except (CronSimError, ValueError) as error:
-            allowed = hint(line) or f'five fields such as "0 9 * * mon-fri": {error}'
-            raise InvalidSchedule(f"cron: got {line!r:.80}, expected {allowed}") from None
-        if steps := long_step(plain):
-            raise InvalidSchedule(f"cron: got {line!r:.80}, expected {steps}")
-        there = Zone(zone)
-        super().__init__(there, _Lines(read), there.wall(0) - _DAY, LAST)
-        minutes, hours = read.parts[1:3]
-        self._names_time = not (minutes.startswith("*") or hours.startswith("*"))
+        there, walls = Zone(zone), _read(line)
+        super().__init__(there, walls, there.wall(0) - _DAY, LAST)
+        self._names_time = walls.names_time
 
     def moments(self, wall: datetime) -> Sequence[int]:
         """Return the moments when the line fires for a wall-clock time."""
@@ -48,47 +50,77 @@ class Cron(OnTheWall):
 
 
 class _Lines:
-    """The times on the wall that a line lists: none after a gap of 50 years."""
+    """The times on the wall that a line lists: none after a gap of 50 years.
 
-    def __init__(self, read: CronSim) -> None:
-        self._read = read
-        self._hours, self._minutes = sorted(read.hours), sorted(read.minutes)
-        self._seconds = sorted(read.seconds)
+    ``names_time`` tells whether it names hours and minutes.
+    """
+
+    def __init__(self, read: CronSim, is_on: Matcher) -> None:
+        minutes, hours = read.parts[1:3]
+        self.names_time = not (minutes.startswith("*") or hours.startswith("*"))
+        self._months = read.months
+        self._is_on = is_on
+        self._clock = clock(*map(frozenset, (read.hours, read.minutes, read.seconds)))
 
     def ahead(self, start: datetime, stop: datetime) -> Iterator[datetime]:
         """Yield the wall-clock times from ``start`` to ``stop``, in order."""
         for day in self._days(start.date(), stop.date(), 1):
-            yield from self._of_day(day, start, stop, 1)
+            yield from self._clock.on(day.toordinal(), None, start, stop, 1)
 
     def back(self, start: datetime, stop: datetime) -> Iterator[datetime]:
         """Yield the same, the last first."""
         for day in self._days(stop.date(), start.date(), -1):
-            yield from self._of_day(day, start, stop, -1)
+            yield from self._clock.on(day.toordinal(), None, start, stop, -1)
 
     def _days(self, day: date, last: date, step: int) -> Iterator[date]:
-        end = _end(day, last, step)
+        end, one = _end(day, last, step), step * _DAY
         while (end - day).days * step >= 0:
-            if day.month not in self._read.months:
+            if day.month not in self._months:
                 first, size = day.replace(day=1), monthrange(day.year, day.month)[1]
                 day = first + size * _DAY if step > 0 else first - _DAY
                 continue
-            if self._read.match_day(day):
+            if self._is_on(day):
                 yield day
                 end = _end(day, last, step)
-            day += step * _DAY
+            day += one
 
-    def _of_day(self, day: date, start: datetime, stop: datetime, step: int) -> Iterator[datetime]:
-        # Hours of the first and the last day that are outside need no look at their minutes.
-        least = start.hour if day == start.date() else 0
-        most = stop.hour if day == stop.date() else 23
-        hours = [hour for hour in self._hours[::step] if least <= hour <= most]
-        for hour, minute in product(hours, self._minutes[::step]):
-            at = datetime(day.year, day.month, day.day, hour, minute)
-            if start - _MINUTE < at <= stop:
-                for second in self._seconds[::step]:
-                    wall = at.replace(second=second)
-                    if start <= wall <= stop:
-                        yield wall
+
+@lru_cache(maxsize=4096)
+def _read(line: str) -> _Lines:
+    """Return the times of a line; schedules in many zones have the same one."""
+    if not line.isascii():
+        raise InvalidSchedule(f"cron: got {line!r:.80}, expected ASCII characters alone")
+    fields = as_read(line)
+    day = fields[-3] if len(fields) in (5, 6) else ""
+    of_month = {part: month_day(part) for part in day.split(",")}
+    own = [matcher for matcher in of_month.values() if matcher is not None]
+    others = ",".join(part for part, matcher in of_month.items() if matcher is None)
+    if own:
+        # The library needs a day in any case.
+        fields[-3] = others or "1"
+    odd = odd_step(line)
+    try:
+        read = CronSim(" ".join(fields), from_ms(0))
+    except (CronSimError, ValueError) as error:
+        told = f"{error}{_RANGES.get(str(error).removeprefix('Bad '), '')}"
+        allowed = hint(line) or odd or f'five fields such as "0 9 * * mon-fri": {told}'
+        raise InvalidSchedule(f"cron: got {line!r:.80}, expected {allowed}") from None
+    if steps := odd or long_step(line):
+        raise InvalidSchedule(f"cron: got {line!r:.80}, expected {steps}")
+    if not own:
+        # A line whose weekday is open has the days of its month, whatever the weekday.
+        return _Lines(read, read.match_dom if read.parts[5] == "*" else read.match_day)
+    if others:
+        own.append(read.match_dom)
+    return _Lines(read, partial(_is_on, own, read, day.startswith("*")))
+
+
+def _is_on(of_month: Sequence[Matcher], read: CronSim, is_starred: bool, day: date) -> bool:
+    """Tell whether a line with days that the library does not read runs on a day."""
+    is_day, weekday = any(is_it(day) for is_it in of_month), read.parts[5]
+    if weekday == "*" or is_day != (is_starred or weekday.startswith("*")):
+        return is_day
+    return read.match_dow(day)
 
 
 def _end(day: date, last: date, step: int) -> date:

@@ -9,7 +9,7 @@ from dwell.errors import InvalidSchedule
 from dwell.message import MAX_DAYS_OFF
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-#: A time is moved by less than so many days.
+#: A time is moved by fewer days than this.
 MOST_IN_A_ROW = 31
 _DAY = timedelta(days=1)
 
@@ -31,10 +31,14 @@ class DaysOff:
         dates = sorted({_date(day) for day in days if day not in WEEKDAYS})
         # Two thousand rules are kept, and a number is a tenth of a date.
         self._dates = array("l", [day.toordinal() for day in dates])
+        end = date.min
         for day in dates:
+            if day < end:
+                continue
             # A row may begin with weekdays that are off.
             first = self.after(day, -1) + _DAY
-            if (self.after(day) - first).days > MOST_IN_A_ROW:
+            end = self.after(day)
+            if (end - first).days > MOST_IN_A_ROW:
                 allowed = f"at most {MOST_IN_A_ROW} days in a row"
                 raise InvalidSchedule(f"days_off: got more from {first} on, expected {allowed}")
 

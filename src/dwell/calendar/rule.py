@@ -81,4 +81,4 @@ def rule_of(kind: str, text: str, zone: str, from_ms: int, days_off: DaysOff | N
 
 
 def _working(rule: OnTheWall, off: DaysOff | None) -> Rule:
-    return rule if off is None else rule.with_walls(partial(without, off))
+    return rule if off is None else rule.with_walls(partial(without, off), off.has)

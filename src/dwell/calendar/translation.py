@@ -10,24 +10,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dwell.calendar.dialects import DAYS, MONTHS
+from dwell.calendar.dialects import FIELDS
+from dwell.calendar.monthdays import month_day
 from dwell.errors import InvalidSchedule
 from dwell.message import MAX_CRON_CHARS
 
-#: The first and the last value of each field.
-_BOUNDS = {
-    "second": (0, 59),
-    "minute": (0, 59),
-    "hour": (0, 23),
-    "day": (1, 31),
-    "month": (1, 12),
-    "weekday": (0, 6),
-}
 _ANY = ("*", "?")
 _FIVE = ("minute", "hour", "day", "month", "weekday")
-_PART = re.compile(r"(?P<first>\*|\?|\w+)(?:-(?P<last>\w+))?(?:/(?P<step>\d{1,4}))?")
+_PART = re.compile(r"(?P<first>[*?]|\w+)(?:-(?P<last>\w+))?(?:/(?P<step>[0-9]{1,4}))?", re.ASCII)
 #: The last such weekday of a month, and the third.
-_OF_MONTH = re.compile(r"(?P<day>\w+?)(?P<which>L|#[1-5])", re.IGNORECASE)
+_OF_MONTH = re.compile(r"(?P<day>\w+?)(?P<which>L|#[1-5])", re.ASCII | re.IGNORECASE)
 
 
 class Dialect(NamedTuple):
@@ -81,6 +73,8 @@ def translated(line: str, name: str) -> str:
     dialect = DIALECTS[name]
     if dialect is None or len(line) > MAX_CRON_CHARS or line.lstrip().startswith("@"):
         return line
+    if not line.isascii():
+        raise _refusal(line, name, "ASCII characters alone")
     given = line.removeprefix("cron(").removesuffix(")") if name == "eventbridge" else line
     fields = _fields(given.split(), line, name, dialect)
     year = fields.pop("year", "*")
@@ -119,9 +113,11 @@ class _Reader:
         return "*" if "*" in parts else ",".join(parts)
 
     def _part(self, field: str, part: str) -> str:
+        if "?" in part and field not in ("day", "weekday"):
+            raise _refusal(self._line, self._name, f"a {field} in place of {part!r:.40}, such as *")
         if part in _ANY:
             return "*"
-        if field == "day" and part.upper() in ("L", "LW"):
+        if field == "day" and (part.upper() in ("L", "LW") or month_day(part)):
             return part.upper()
         if field == "weekday" and part.upper() == "L":
             return "6"
@@ -134,8 +130,11 @@ class _Reader:
 
     def _range(self, field: str, match: re.Match[str]) -> str:
         first, last, step = match["first"], match["last"], int(match["step"] or 1)
-        if not 1 <= step <= _BOUNDS[field][1] or (first in _ANY and last is not None):
+        if not 1 <= step <= FIELDS[field][1] or (first in _ANY and last is not None):
             raise _refusal(self._line, self._name, f"a {field} in place of {match[0]!r:.40}")
+        if match["step"] and first not in _ANY and last is None and not self._dialect.starts:
+            allowed = f"a step after * or a range in place of {match[0]!r:.40}"
+            raise _refusal(self._line, self._name, allowed)
         if self._dialect.has_plain_names and _mixes(first, last, match["step"]):
             allowed = f"names without numbers in place of {match[0]!r:.40}"
             raise _refusal(self._line, self._name, allowed)
@@ -155,7 +154,7 @@ class _Reader:
 
     def _all(self, field: str) -> list[int]:
         """Return all values of a field, in the order of the dialect."""
-        least, most = _BOUNDS[field]
+        least, most, _ = FIELDS[field]
         values = list(range(least, most + 1))
         if field != "weekday":
             return values
@@ -176,10 +175,9 @@ class _Reader:
 
     def _number(self, field: str, text: str) -> int:
         """Return the number of a value in crontab(5), where Sunday is 0."""
-        names = {"month": MONTHS, "weekday": DAYS}.get(field, ())
+        least, most, names = FIELDS[field]
         if text.lower() in names:
-            return names.index(text.lower()) + _BOUNDS[field][0]
-        least, most = _BOUNDS[field]
+            return names.index(text.lower()) + least
         number = int(text) if text.isdecimal() else -1
         if field == "weekday":
             lowest = self._dialect.lowest

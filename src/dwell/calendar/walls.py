@@ -6,6 +6,7 @@ twice.
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol, Self
 from zoneinfo import ZoneInfo
@@ -44,7 +45,6 @@ class Zone:
 
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone
-        self._last: tuple[date, tuple[timedelta, timedelta]] | None = None
 
     def wall(self, ms: int) -> datetime:
         """Return the wall-clock time of a moment."""
@@ -82,13 +82,16 @@ class Zone:
 
     def offsets(self, wall: datetime) -> tuple[timedelta, timedelta]:
         """Return how far clocks are ahead of UTC near a time on the wall, at least and at most."""
-        last, day = self._last, wall.date()
-        if last is None or last[0] != day:
-            noon = datetime(day.year, day.month, day.day, 12)
-            sides = [noon + side * CHANGE / 2 for side in range(-3, 4)]
-            found = [side.replace(tzinfo=self._zone).utcoffset() or timedelta() for side in sides]
-            self._last = last = day, (min(found), max(found))
-        return last[1]
+        return _offsets(self._zone, wall.date())
+
+
+@lru_cache(maxsize=4096)
+def _offsets(zone: ZoneInfo, day: date) -> tuple[timedelta, timedelta]:
+    """Return the offsets from UTC near a day; many rules ask for the same days."""
+    noon = datetime(day.year, day.month, day.day, 12)
+    sides = [noon + side * CHANGE / 2 for side in range(-3, 4)]
+    found = [side.replace(tzinfo=zone).utcoffset() or timedelta() for side in sides]
+    return min(found), max(found)
 
 
 class OnTheWall:
@@ -97,11 +100,18 @@ class OnTheWall:
     def __init__(self, zone: Zone, walls: Walls, begin: datetime, until: datetime) -> None:
         self._zone, self._walls = zone, walls
         self._begin, self._until = begin, until
+        self._is_off: Callable[[date], bool] | None = None
 
-    def with_walls(self, change: Callable[[Bounded], Bounded]) -> Self:
-        """Change the times on the wall, and from when to when there are any; return the rule."""
+    def with_walls(
+        self, change: Callable[[Bounded], Bounded], is_off: Callable[[date], bool]
+    ) -> Self:
+        """Change the times on the wall, and from when to when there are any; return the rule.
+
+        There are no moments on a day that ``is_off``, also where clocks skip a time onto it.
+        """
         found = change(Bounded(self._walls, self._begin, self._until))
         self._walls, self._begin, self._until = found
+        self._is_off = is_off
         return self
 
     def moments(self, wall: datetime) -> Sequence[int]:
@@ -117,7 +127,7 @@ class OnTheWall:
             low, high = self._zone.offsets(one)
             # A time that clocks skip is shifted past later wall-clock times, so each moment is
             # held until no following time can come before it.
-            for found in self.moments(one):
+            for found in self._kept(one, low == high):
                 heappush(held, found)
             earliest_ms = _as_utc_ms(one - high)
             while held and held[0] <= earliest_ms:
@@ -138,10 +148,17 @@ class OnTheWall:
             # No earlier wall-clock time comes later than that.
             if last is not None and _as_utc_ms(one - low) <= last:
                 break
-            for found in self.moments(one):
+            for found in self._kept(one, low == high):
                 if found <= ms and (last is None or found > last):
                     last = found
         return last
+
+    def _kept(self, wall: datetime, is_plain: bool) -> Sequence[int]:
+        """Return the moments of a time, without those that clocks skip onto a day off."""
+        found, is_off = self.moments(wall), self._is_off
+        if is_plain or is_off is None:
+            return found
+        return [ms for ms in found if not is_off(self._zone.wall(ms).date())]
 
     def _ahead(self, start: datetime) -> Iterator[datetime]:
         """Yield the times on the wall from one on, in order."""
