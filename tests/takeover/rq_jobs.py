@@ -6,8 +6,10 @@
 import sys
 from datetime import UTC, datetime, timedelta
 
+from croniter import croniter
 from redis import Redis
-from rq import Queue, Repeat, SimpleWorker
+from rq import Callback, Queue, Repeat, SimpleWorker
+from rq.cron import CronScheduler
 from rq.job import Job
 from rq.registry import FailedJobRegistry, ScheduledJobRegistry
 from rq.serializers import JSONSerializer
@@ -34,6 +36,13 @@ def main(url: str, verb: str, count: str = "10") -> None:
         )
         connection.delete("rq:job:gone")
         connection.rpush("rq:queue:mails", "gone")
+    elif verb == "ttl":
+        orders.enqueue(print, 1, job_id="waits", ttl=600)
+        mails.enqueue_in(timedelta(minutes=10), print, 1, job_id="later", ttl=3600)
+        mails.enqueue_in(timedelta(hours=1), print, 1, job_id="never", ttl=600)
+    elif verb == "callbacks":
+        calls = {"on_success": Callback(print), "on_failure": Callback(print, timeout=7)}
+        orders.enqueue(print, 1, job_id="calls", failure_ttl=77, **calls)
     elif verb == "soon":
         mails.enqueue_in(timedelta(seconds=2), print, 1, job_id="soon")
     elif verb == "work":
@@ -47,6 +56,29 @@ def main(url: str, verb: str, count: str = "10") -> None:
         job = Job.create(print, args=(1,), connection=connection, id="again")
         job.data = sys.stdin.buffer.read()
         print(job.func_name, job.args)
+    elif verb == "cron":
+        # It starts as ``rq cron`` does, and is killed.
+        scheduler = CronScheduler(connection, name=count)
+        jobs = {"queue_name": "mails", "job_timeout": 30, "ttl": 600}
+        scheduler.register(print, args=(1, "a"), kwargs={"end": ""}, cron="0 3 * * *", **jobs)
+        scheduler.register(print, "orders", interval=90, name="often", meta={"a": 1})
+        scheduler.register(print, "orders", cron="*/5 9-17 * * 1-5")
+        scheduler.register(print, "mails", args=({1},), interval=60)
+        scheduler.register_birth()
+        scheduler.enqueue_jobs()
+        scheduler.save()
+        for job in scheduler.get_jobs():
+            print(job.next_enqueue_time.isoformat())
+    elif verb == "lines":
+        scheduler = CronScheduler(connection, name="lines")
+        for line in count.split(";"):
+            scheduler.register(print, "mails", cron=line, args=(line,))
+        scheduler.register_birth()
+        scheduler.enqueue_jobs()
+        scheduler.save()
+        for line in count.split(";"):
+            runs = croniter(line, datetime.now(UTC))
+            print(*[int(runs.get_next(float)) for _ in range(12)])
     elif verb == "failed":
         print(len(FailedJobRegistry(queue=mails)))
 

@@ -220,7 +220,8 @@ def test_schedules_go_on_from_where_they_say(tmp_path, new, says, last):
     with dwell.open(new) as queue:
         planned = queue.schedules.get("s")
         assert planned.last_ms == (told_ms if last else None)
-        assert (planned.next_ms == told_ms + 1) is not last
+        # Its due there may be that of the next try.
+        assert planned.next_ms == told_ms + 1
 
 
 def test_what_falls_due_soon_is_waited_for(old, new):

@@ -12,23 +12,10 @@ import dwell
 from dwell.errors import InvalidUrl, ServerUnreachable
 from dwell.message import State
 from dwell.takeover.process import run
-from tests.redis.servers import redis_server
 from tools.rooms import ROOT
 
 RQ = ROOT / ".brokers/tasks/bin/python"
 _JOBS = Path(__file__).with_name("rq_jobs.py")
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture
-def url(engine):
-    engine.ask("FLUSHALL")
-    return engine.url
 
 
 def rq(url, *words, given=b""):
@@ -86,6 +73,52 @@ def test_what_cannot_be_a_message_stays_and_holds_up_nothing(url, tmp_path):
     assert moved(tmp_path, url).moved == 0
 
 
+def test_a_job_expires_when_rq_would_forget_it(engine, url, tmp_path):
+    rq(url, "ttl")
+    forgotten_ms = engine.ask("PEXPIRETIME", "rq:job:waits")
+    report = moved(tmp_path, url)
+    assert (report.moved, report.held_back, report.balances) == (2, 1, True)
+    # RQ forgets it before it is due.
+    assert [one for one in rq(url, "ids") if one] == ["never"]
+    with dwell.open(tmp_path) as queue:
+        waits, later = queue.get("orders", "waits"), queue.get("mails", "later")
+    assert abs(waits.expires_ms - forgotten_ms) < 2_000
+    # The scheduler counts it again from when it moves the job to the list.
+    assert later.expires_ms == later.due_ms + 3_600_000
+
+
+def test_what_is_called_after_a_job_is_kept(url, tmp_path):
+    rq(url, "callbacks")
+    assert moved(tmp_path, url).moved == 1
+    with dwell.open(tmp_path) as queue:
+        headers = queue.get("orders", "calls").headers
+    assert headers["rq-success-callback-name"] == "builtins.print"
+    assert headers["rq-failure-callback-name"] == "builtins.print"
+    assert headers["rq-failure-callback-timeout"] == "7"
+    assert headers["rq-failure-ttl"] == "77"
+
+
+@pytest.mark.parametrize("field", ["data", "meta", "ttl"])
+def test_no_more_than_fits_is_read_at_a_time(engine, url, tmp_path, monkeypatch, field):
+    from dwell.takeover import hashes
+
+    for number in range(20):
+        engine.ask("HSET", f"rq:job:j{number}", "data", "x", field, "x" * 5_000)
+        engine.ask("RPUSH", "rq:queue:mails", f"j{number}")
+    engine.ask("SADD", "rq:queues", "rq:queue:mails")
+    read, sizes = hashes.HashesPlace.data_of, []
+
+    async def data_of(self, part, jobs):
+        told = await read(self, part, jobs)
+        sizes.append(sum(len(one) for fields in told for one in fields if isinstance(one, bytes)))
+        return told
+
+    monkeypatch.setattr(hashes.HashesPlace, "data_of", data_of)
+    monkeypatch.setattr(hashes, "MOST_BYTES", 20_000)
+    assert moved(tmp_path, url).moved == 20
+    assert max(sizes) < 25_000
+
+
 def test_a_job_that_falls_due_soon_is_left_to_the_scheduler_for_a_while(url, tmp_path):
     rq(url, "soon")
     report = moved(tmp_path, url)
@@ -103,7 +136,7 @@ def test_a_job_that_is_scheduled_again_moves_in_its_new_version(engine, url, tmp
     look, moves = place.RqPlace.let_go, iter([1])
 
     async def let_go(self, load, places):
-        if load.place.key == "rq:scheduled:mails" and next(moves, None):
+        if load.place.part.key == "rq:scheduled:mails" and next(moves, None):
             engine.ask("ZADD", "rq:scheduled:mails", 4_070_999_999, "later-0")
             engine.ask("ZREM", "rq:scheduled:mails", "later-1")
         return await look(self, load, places)
@@ -176,12 +209,73 @@ def test_a_job_that_always_changes_is_left(url, tmp_path, monkeypatch):
 
     rq(url, "fill", "2")
     always = "local t = {} for i = 3, #ARGV, 3 do t[#t + 1] = 2 end return t"
-    monkeypatch.setattr(place, "_REMOVE", always)
+    monkeypatch.setattr(place.RqPlace, "_remove_script", always)
     report = moved(tmp_path, url)
     assert (report.held_back, report.left.here) == (4, 4)
 
 
-def test_a_takeover_that_is_killed_goes_on(url, tmp_path):
+def stay_and_wait(engine, url, stay, go):
+    """Put jobs that others wait for in front of those of ``fill``."""
+    rq(url, "fill", str(go))
+    for number in range(stay):
+        id_ = f"stay-{number}"
+        engine.ask("COPY", "rq:job:now-0", f"rq:job:{id_}")
+        engine.ask("SADD", f"rq:job:{id_}:dependents", "other")
+        engine.ask("LPUSH", "rq:queue:orders", id_)
+
+
+def test_jobs_behind_many_that_stay_are_removed_in_one_pass(engine, url, tmp_path):
+    stay_and_wait(engine, url, 300, 1200)
+    engine.ask("CONFIG", "RESETSTAT")
+    report = moved(tmp_path, f"{url}?queue=orders")
+    assert (report.moved, report.held_back, report.left.ready) == (1200, 300, 300)
+    # One for each batch.
+    assert engine.ask("INFO", "commandstats")["cmdstat_lrem"]["calls"] <= 4
+
+
+@pytest.mark.parametrize("popped", [2, 30])
+def test_a_list_that_is_pushed_and_popped_while_jobs_are_put(
+    engine, url, tmp_path, monkeypatch, popped
+):
+    from dwell.takeover import rq as place
+
+    stay_and_wait(engine, url, 20, 200)
+    look, changes = place.RqPlace.let_go, iter([1])
+
+    async def let_go(self, load, places):
+        if next(changes, None):
+            # A worker takes some, and gives one back at each end.
+            engine.ask("LPOP", "rq:queue:orders", 20 + popped)
+            engine.ask("RPUSH", "rq:queue:orders", *(f"new-{n}" for n in range(5_000)))
+            engine.ask("RPUSH", "rq:queue:orders", "now-0")
+            engine.ask("LPUSH", "rq:queue:orders", "now-1", "stay-7")
+        return await look(self, load, places)
+
+    monkeypatch.setattr(place.RqPlace, "let_go", let_go)
+    report = moved(tmp_path, f"{url}?queue=orders")
+    assert (report.moved, report.elsewhere) == (200 - popped + 2, popped - 2)
+    assert engine.ask("LRANGE", "rq:queue:orders", 0, 1) == ["stay-7", "new-0"]
+    assert engine.ask("LLEN", "rq:queue:orders") == 5_001
+
+
+def test_a_job_that_is_twice_in_a_list_moves_once(engine, url, tmp_path):
+    rq(url, "fill", "3")
+    engine.ask("RPUSH", "rq:queue:orders", "now-1")
+    report = moved(tmp_path, f"{url}?queue=orders")
+    assert (report.moved, report.elsewhere, report.left.ready) == (3, 1, 1)
+    assert engine.ask("LRANGE", "rq:queue:orders", 0, -1) == ["now-1"]
+
+
+def test_jobs_leave_a_redis_whose_memory_is_full(engine, url, tmp_path):
+    rq(url, "fill", "5")
+    engine.ask("CONFIG", "SET", "maxmemory", 1)
+    try:
+        assert moved(tmp_path, url).moved == 10
+    finally:
+        engine.ask("CONFIG", "SET", "maxmemory", 0)
+
+
+def test_a_takeover_that_is_killed_goes_on(engine, url, tmp_path):
     rq(url, "fill", "3000")
     store, program = tmp_path / "store", Path(sys.executable).with_name("dwell")
     command = [program, "--store", store, "takeover", f"rq+{url}"]
@@ -189,9 +283,9 @@ def test_a_takeover_that_is_killed_goes_on(url, tmp_path):
     while True:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         if kills < 3:
-            before = len(rq(url, "ids"))
-            while process.poll() is None and len(rq(url, "ids")) == before:
-                pass
+            left = engine.ask("DBSIZE")
+            while process.poll() is None and engine.ask("DBSIZE") >= left:
+                time.sleep(0.005)
             process.send_signal(signal.SIGKILL)
             kills += 1
         out, _ = process.communicate()
@@ -217,7 +311,11 @@ def test_what_is_no_rq_is_told(engine, url, tmp_path):
     with pytest.raises(InvalidUrl, match="has no queues of RQ"):
         moved(tmp_path, url)
     engine.ask("SET", "rq:queues", "text")
-    with pytest.raises(ServerUnreachable, match="WRONGTYPE"):
+    with pytest.raises(InvalidUrl, match="WRONGTYPE"):
+        moved(tmp_path, url)
+    engine.ask("DEL", "rq:queues")
+    engine.ask("SADD", "rq:queues", b"rq:queue:\xff")
+    with pytest.raises(InvalidUrl, match="not UTF-8"):
         moved(tmp_path, url)
     with pytest.raises(ServerUnreachable, match=r"RQ at 127\.0\.0\.1:1"):
         moved(tmp_path, "redis://127.0.0.1:1/0")

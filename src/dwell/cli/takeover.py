@@ -4,10 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
+from dwell.cli.copied import copied_object, copied_text
 from dwell.cli.exits import require
 from dwell.cli.session import session_of
 from dwell.errors import DwellError, InvalidInput
 from dwell.takeover.contract import Counts
+from dwell.takeover.copier import Copied
 from dwell.takeover.process import run
 from dwell.takeover.takeover import Report
 
@@ -19,7 +21,10 @@ def takeover(
         typer.Argument(
             metavar="FROM",
             help="beanstalk://HOST:PORT?tube=NAME, amqp://HOST/VHOST?queue=NAME, "
-            "rq+redis://HOST:PORT/DB?queue=NAME, or another store.",
+            "celery+redis://HOST:PORT/DB?queue=NAME, the same with rq+, bullmq+ or asynq+redis, "
+            "procrastinate+postgresql://HOST/DATABASE, or another store; or schedules to copy: "
+            "crontab:FILE, eventbridge:FILE, bullmq-schedulers+ or rq-cron+redis://HOST:PORT/DB, "
+            "beat+postgresql://HOST/DATABASE or beat+sqlite:///FILE, the same with apscheduler+.",
             show_default=False,
             envvar="DWELL_FROM",
         ),
@@ -30,19 +35,22 @@ def takeover(
     into: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="One topic that all messages go to.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what is there.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only count what is there, or list what would be copied."),
+    ] = False,
 ) -> None:
     """Move waiting messages of another queue into the store, while both run, and count them.
 
     Delayed messages keep their due. Leased messages stay with their workers, and dead messages stay
     in the source. Repeat an interrupted run: it recognises by their ids the messages that it had
-    put.
+    put. Schedules are copied, and stay in the source: switch them off there.
     """
     session = session_of(context)
     moved = 0
     with session.out.notes.status("moving") as status:
 
-        def tell(report: Report) -> None:
+        def tell(report: Report | Copied) -> None:
             nonlocal moved
             moved = report.moved
             status.update(f"{moved:,} moved")
@@ -56,6 +64,11 @@ def takeover(
         except DwellError:
             session.out.note(f"{moved:,} moved before this; run it again")
             raise
+    if isinstance(report, Copied):
+        session.out.confirm(copied_object(report), copied_text(report, dry_run=dry_run))
+        stay = report.others + report.refused
+        require(dry_run or (report.balances and report.is_whole and not stay))
+        return
     session.out.confirm(_object(report), _text(report, dry_run=dry_run))
     stay = report.others + report.refused
     require(dry_run or (report.balances and report.is_whole and not stay))
@@ -70,6 +83,7 @@ def _object(report: Report) -> dict[str, Any]:
         "refused": report.refused,
         "reason": report.reason,
         "held_back": report.held_back,
+        "by_reason": dict(report.by_reason),
         "again": report.again,
         "found": report.found and report.found._asdict(),
         "left": report.left and report.left._asdict(),
@@ -93,12 +107,8 @@ def _text(report: Report, *, dry_run: bool) -> str:
         lines.append(f"{report.others:,} stay there: their ids are those of other messages here")
     if report.refused:
         lines.append(f"{report.refused:,} stay there, as the queue refuses them: {report.reason}")
-    if report.held_back:
-        lines.append(
-            f"{report.held_back:,} stay there: they changed each time they were read, the settings "
-            "of their topic (rate, most_leased, ordered) hold them back, or, in RQ, they repeat, "
-            "others wait for them, or they are too large"
-        )
+    for reason, count in report.by_reason.items():
+        lines.append(f"{count:,} stay there: {reason}")
     if report.again:
         lines.append(
             f"{report.again:,} were delivered before, and are here twice if a takeover had put them"

@@ -19,7 +19,7 @@ client does.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -270,9 +270,9 @@ class BeanstalkPlace:
         held = [job for job in jobs if not job.is_delayed]
         await self._link.ask([f"release {job.number} {job.priority} 0" for job in held])
 
-    async def held_back(self) -> int:
-        """Return 0: a tube holds nothing back."""
-        return 0
+    async def held_back(self) -> Mapping[str, int]:
+        """Return nothing: a tube holds nothing back."""
+        return {}
 
     async def close(self) -> None:
         """Disconnect: jobs still reserved become ready again."""

@@ -1,12 +1,15 @@
 """The methods that a takeover needs of a place."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dwell.batch.puts import Puts
 from dwell.errors import InvalidInput, InvalidUrl
 from dwell.given import values
 from dwell.message import TopicSettings
+
+#: After how many changes a message is left in its place, and the reason then.
+MOST_LOOKS, UNSTEADY = 10, "they changed each time they were read"
 
 
 class Counts(NamedTuple):
@@ -31,6 +34,28 @@ class Counts(NamedTuple):
     def here(self) -> int:
         """How many messages there are."""
         return self.waiting + self.leased + self.dead
+
+
+class Totals:
+    """The arrivals and departures of a place that does not count them, derived from its states."""
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._came = self._gone = 0
+
+    def let_go(self, count: int) -> None:
+        """Note that a takeover has deleted messages there."""
+        self._gone += count
+
+    def counts(self, delayed: int, ready: int, leased: int, dead: int) -> Counts:
+        """Return the counts of a place that has so many messages now."""
+        here = delayed + ready + leased + dead
+        if self._first is None:
+            self._first = here
+        more = here - (self._first + self._came - self._gone)
+        self._came += max(more, 0)
+        self._gone += max(-more, 0)
+        return Counts(delayed, ready, leased, dead, self._came, self._gone)
 
 
 class Load(NamedTuple):
@@ -94,8 +119,8 @@ class Place(Protocol):
     async def take_back(self, load: Load, places: Sequence[int]) -> None:
         """Return messages of a load at some places, unchanged."""
 
-    async def held_back(self) -> int:
-        """Return how many messages it could not lend."""
+    async def held_back(self) -> Mapping[str, int]:
+        """Return how many messages it could not lend, by reason."""
 
     async def close(self) -> None:
         """Close the place."""

@@ -10,7 +10,7 @@ it changed in between.
 import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from dwell.message import QUEUE_ID_MARK, U64, Result, State, TopicSettings
 from dwell.queue import Queue
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.queue.schedules.schedule import put_again
-from dwell.takeover.contract import Counts, Load, Stayed
+from dwell.takeover.contract import MOST_LOOKS, UNSTEADY, Counts, Load, Stayed
 
 _LEASE = "60s"
 #: For messages that stay: a killed takeover must not keep them from workers for long.
@@ -37,8 +37,7 @@ _SOON_MS = 5_000
 _PROBE = "takeover-probe"
 #: How long to wait for ready messages that no take gives because of their topic's settings.
 _PATIENCE_S = 5.0
-#: How often a message that changes each time it is lent is read again.
-_MOST_LOOKS = 10
+_HELD = "the settings of their topic (rate, most_leased, ordered) hold them back"
 
 
 async def is_same_store(there: Queue, here: Queue) -> bool:
@@ -245,11 +244,11 @@ class HousePlace:
             self._left_ids |= {(batch.topics[0], id_) for id_ in batch.ids}
 
     def _unsteady(self) -> set[tuple[str, str]]:
-        return {which for which, count in self._changes.items() if count >= _MOST_LOOKS}
+        return {which for which, count in self._changes.items() if count >= MOST_LOOKS}
 
-    async def held_back(self) -> int:
+    async def held_back(self) -> Mapping[str, int]:
         """Return how many ready messages were not given, or changed each time they were lent."""
-        return self._ready + len(self._unsteady())
+        return {_HELD: self._ready, UNSTEADY: len(self._unsteady())}
 
     async def _release_left(self) -> None:
         left, self._left = self._left, []

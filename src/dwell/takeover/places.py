@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from dwell.errors import InvalidSettings, InvalidUrl
@@ -10,20 +10,29 @@ from dwell.handle import store_at
 from dwell.queue import Queue
 from dwell.takeover.beanstalk import BeanstalkPlace
 from dwell.takeover.contract import Place
+from dwell.takeover.copier import Copied, Copier
 from dwell.takeover.house import HousePlace, is_same_store
+from dwell.takeover.sources import SCHEMES, source_at
 from dwell.takeover.takeover import Report, Takeover
 from dwell.urls import shown
 
-_OTHERS = ("beanstalk", "amqp", "amqps", "rq+redis", "rq+rediss")
+if TYPE_CHECKING:
+    from dwell.takeover.jobs import JobsPlace
+
+#: The systems with queues in a Redis, and the extras that reading them needs.
+_IN_REDIS = {"rq": "redis", "celery": "celery,redis", "bullmq": "redis", "asynq": "redis"}
+_REDIS = tuple(f"{system}+{scheme}" for system in _IN_REDIS for scheme in ("redis", "rediss"))
+_IN_POSTGRES = ("procrastinate+postgresql", "procrastinate+postgres")
+_OTHERS = ("beanstalk", "amqp", "amqps", *_REDIS, *_IN_POSTGRES, *SCHEMES)
 
 
 class Mover(Protocol):
-    """Moves waiting messages from a place, and reports."""
+    """Moves waiting messages from a place, or copies the entries of a source, and reports."""
 
     def stop(self) -> None:
         """Stop moving; work in progress is finished."""
 
-    async def run(self, *, dry_run: bool = False) -> Report:
+    async def run(self, *, dry_run: bool = False) -> Report | Copied:
         """Move until nothing waits; raises DwellError. With ``dry_run`` only count."""
 
 
@@ -31,7 +40,7 @@ class Mover(Protocol):
 async def mover_from(
     url: str,
     queue: Queue,
-    tell: Callable[[Report], None],
+    tell: Callable[[Report | Copied], None],
     *,
     topics: Collection[str] = (),
     into: str | None = None,
@@ -45,12 +54,16 @@ async def mover_from(
     scheme = urlsplit(url).scheme
     if topics and scheme in _OTHERS:
         raise InvalidSettings("--topic: names topics of a store; the address says the rest")
-    if scheme == "beanstalk":
+    if scheme in SCHEMES:
+        yield Copier(source_at(url, queue.clock, into), queue, tell)
+    elif scheme == "beanstalk":
         yield Takeover(BeanstalkPlace(url, queue.clock, into), queue, tell)
     elif scheme in ("amqp", "amqps"):
         yield _drain(url, queue, tell, into)
-    elif scheme in ("rq+redis", "rq+rediss"):
-        yield Takeover(_rq(url, queue, into), queue, tell)
+    elif scheme in _REDIS:
+        yield Takeover(_in_redis(url, queue, into), queue, tell)
+    elif scheme in _IN_POSTGRES:
+        yield Takeover(_procrastinate(url, queue, into), queue, tell)
     else:
         store = store_at(url, queue.clock, {})
         if not await store.is_made():
@@ -76,11 +89,39 @@ def _drain(url: str, queue: Queue, tell: Callable[[Report], None], into: str | N
     return Drain(url, queue, tell, into)
 
 
-def _rq(url: str, queue: Queue, into: str | None) -> Place:
+def _procrastinate(url: str, queue: Queue, into: str | None) -> Place:
     try:
-        from dwell.takeover.rq import RqPlace
+        from dwell.takeover.procrastinate import Procrastinate
     except ImportError as error:
         raise InvalidUrl(
-            f"url: {shown(url)!r:.80} needs pip install 'dwell[redis]': {error}"
+            f"url: {shown(url)!r:.80} needs pip install 'dwell[outbox]': {error}"
         ) from None
-    return RqPlace(url, queue.clock, into)
+    return Procrastinate(url, queue.clock, into)
+
+
+def _in_redis(url: str, queue: Queue, into: str | None) -> Place:
+    system = urlsplit(url).scheme.partition("+")[0]
+    try:
+        return _kind(system)(url, queue.clock, into)
+    except ImportError as error:
+        raise InvalidUrl(
+            f"url: {shown(url)!r:.80} needs pip install 'dwell[{_IN_REDIS[system]}]': {error}"
+        ) from None
+
+
+def _kind(system: str) -> "type[JobsPlace]":
+    if system == "celery":
+        from dwell.takeover.celery import CeleryPlace
+
+        return CeleryPlace
+    if system == "bullmq":
+        from dwell.takeover.bullmq import BullmqPlace
+
+        return BullmqPlace
+    if system == "asynq":
+        from dwell.takeover.asynq import AsynqPlace
+
+        return AsynqPlace
+    from dwell.takeover.rq import RqPlace
+
+    return RqPlace

@@ -8,6 +8,7 @@ from dwell.clock import RealClock
 from dwell.errors import InvalidSettings
 from dwell.handle import store_at
 from dwell.queue import Queue
+from dwell.takeover.copier import Copied
 from dwell.takeover.places import mover_from
 from dwell.takeover.takeover import Report
 from dwell.urls import shown
@@ -20,9 +21,9 @@ def run(
     topics: Collection[str] = (),
     into: str | None = None,
     dry_run: bool = False,
-    tell: Callable[[Report], None],
-) -> Report:
-    """Move waiting messages from ``source`` into a store, until done, SIGTERM or Ctrl-C.
+    tell: Callable[[Report | Copied], None],
+) -> Report | Copied:
+    """Move or copy what waits in ``source`` into a store, until done, SIGTERM or Ctrl-C.
 
     Raises DwellError; ``tell`` gets the progress before that.
     """
@@ -39,10 +40,14 @@ async def _run(
     topics: Collection[str],
     into: str | None,
     dry_run: bool,
-    tell: Callable[[Report], None],
-) -> Report:
+    tell: Callable[[Report | Copied], None],
+) -> Report | Copied:
+    into_store = store_at(store, RealClock(), {})
+    if dry_run and not await into_store.is_made():
+        # A look makes no store.
+        into_store = store_at("memory:", RealClock(), {})
     async with (
-        Queue(store_at(store, RealClock(), {})) as queue,
+        Queue(into_store) as queue,
         mover_from(source, queue, tell, topics=topics, into=into) as mover,
     ):
         loop = asyncio.get_running_loop()

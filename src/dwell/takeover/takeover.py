@@ -31,9 +31,9 @@ class Report:
     ``put`` counts the queue's answers: ``created``, ``kept`` if an earlier takeover had put the
     message, or ``dead`` for an invalid message. ``elsewhere`` counts messages that other takers
     there had got by then. ``others`` stay there, because the queue has other messages of their ids;
-    so do ``refused`` messages, the last of them for ``reason``, and ``held_back`` messages, which
-    the place could not lend. ``again`` counts messages that the place had given out before, which
-    may be in the queue twice. ``is_whole`` tells that nothing else is left to move.
+    so do ``refused`` messages, the last of them for ``reason``, and messages that the place could
+    not lend, counted ``by_reason``. ``again`` counts messages that the place had given out before,
+    which may be in the queue twice. ``is_whole`` tells that nothing else is left to move.
     """
 
     found: Counts | None = None
@@ -43,9 +43,14 @@ class Report:
     others: int = 0
     refused: int = 0
     reason: str = ""
-    held_back: int = 0
+    by_reason: Counter[str] = field(default_factory=Counter)
     again: int = 0
     is_whole: bool = False
+
+    @property
+    def held_back(self) -> int:
+        """How many messages the place could not lend."""
+        return self.by_reason.total()
 
     @property
     def moved(self) -> int:
@@ -125,7 +130,7 @@ class Takeover:
         while not self._is_stopping:
             loads = await self._place.lend(_LIMIT)
             if loads is None:
-                self.report.held_back = await self._place.held_back()
+                self.report.by_reason += Counter(await self._place.held_back())
                 self.report.is_whole = not self.report.held_back
                 return
             if not loads:
