@@ -55,6 +55,12 @@ class TestQueries:
         assert cli.out("--quiet", "clear", "u", "--yes") == []
         assert [one["state"] for one in cli.json("list", "t")] == ["leased"]
 
+    def test_a_topic_is_deleted(self, cli):
+        cli.out("settings", "t", "lease_ms=5s")
+        assert cli.out("clear", "t", "--delete", "--yes") == ["5 cancelled"]
+        assert [one["topic"] for one in cli.json("topics")] == ["u"]
+        assert cli.json("settings", "t")[0]["lease_ms"] == 60_000
+
     def test_sizes_of_shards(self, cli):
         (sizes,) = cli.json("stats", "--shards", "t")
         assert sizes == {

@@ -24,6 +24,33 @@ def test_a_change_leaves_what_it_does_not_name(cli):
     assert (row["cron"], row["zone"], row["ttl_ms"], row["jitter_ms"]) == (None, "UTC", 0, 0)
 
 
+def test_an_empty_text_gives_a_default_back(cli):
+    rule = (*PUT, "--cron", "0 9 * * *")
+    words = ["--zone", "Europe/Berlin", "--start", "2095-01-01T00:00:00Z", "--jitter", "5s"]
+    words += ["--end", "2099-01-01T00:00:00Z", "--day-off", "sun", "--when-off", "after"]
+    words += ["--misfire", "all", "--overlap", "skip", "--grace", "1h", "--key", "k"]
+    words += ["--header", "a=1", "--lease", "5m", "--ttl", "10m"]
+    cli.run(*rule)
+    (plain,) = cli.json("schedule", "show", "report")
+    cli.run(*rule, *words)
+    emptied = [part for word in words[::2] for part in (word, "")]
+    assert cli.out("schedule", "change", "report", *emptied) == ["replaced  report"]
+    (row,) = cli.json("schedule", "show", "report")
+    assert row == plain
+    for word in ("--cron", "--every", "--rrule", "--dialect"):
+        assert "Invalid" in cli.error("schedule", "change", "report", word, "")
+    assert "header: got" in cli.error(*rule, "--header", "")
+
+
+def test_a_list_shortens_a_long_rule(cli):
+    rule = "FREQ=DAILY;BYMINUTE=" + ",".join(map(str, range(60)))
+    cli.run(*PUT, "--rrule", rule)
+    (line,) = [line for line in cli.out("schedule", "list") if "report" in line]
+    assert rule[:59] + "…" in line
+    (row,) = cli.json("schedule", "list")
+    assert row["rrule"] == rule
+
+
 def test_a_schedule_is_shown_as_people_give_it(cli):
     cli.run(*PUT, "--every", "1h30m", "--ttl", "2h", "--start", "2096-01-01T00:00:00Z")
     shown = cli.out("schedule", "show", "report")
@@ -44,9 +71,35 @@ def test_a_dead_schedule_shows_its_reason_and_no_next_runs(cli):
     assert not [line for line in shown if line.startswith("next ")]
 
 
+def test_past_runs_say_what_became_of_each_message(cli):
+    cli.run(*PUT, "--every", "1h")
+    assert cli.out("schedule", "runs", "report") == []
+    for _ in range(3):
+        cli.run("schedule", "run", "report")
+    with cli.queue() as queue:
+        first, second = queue.take("jobs", 2)
+        queue.ack(first)
+        queue.bury(second, "no paper")
+    rows = cli.json("schedule", "runs", "report")
+    assert [row["state"] for row in rows] == ["waiting", "dead", "done"]
+    assert [row["id"] for row in rows[1:]] == [second.id, first.id]
+    assert [row["attempt"] for row in rows] == [0, 1, 1]
+    assert [line.split()[2] for line in cli.out("schedule", "runs", "report", "--count", "2")][
+        -2:
+    ] == ["waiting", "dead"]
+
+
 @pytest.mark.parametrize(
     "ask",
-    [("show",), ("next",), ("pause",), ("resume",), ("remove",), ("change", "--ttl", "1h")],
+    [
+        ("show",),
+        ("next",),
+        ("runs",),
+        ("pause",),
+        ("resume",),
+        ("remove",),
+        ("change", "--ttl", "1h"),
+    ],
 )
 def test_a_schedule_that_is_not_there_is_unknown_to_each_action(cli, ask):
     cli.run(*PUT, "--every", "1h")
@@ -122,6 +175,13 @@ def test_a_preview_shows_the_runs_that_the_schedule_has(cli, rule):
     cli.run(*PUT, *rule, *where)
     assert previewed == cli.out("schedule", "next", "report")
     assert len(previewed) == 5
+
+
+def test_a_preview_tells_the_zone_of_its_runs(cli):
+    rule = "DTSTART;TZID=Asia/Tokyo:20950102T090000\nRRULE:FREQ=DAILY"
+    done = cli.run("schedule", "preview", "--rrule", rule)
+    assert ("zone Asia/Tokyo" in done.stderr, "+09:00" in done.stdout) == (True, True)
+    assert "zone UTC" in cli.run("schedule", "preview", "--every", "1h").stderr
 
 
 def test_a_preview_marks_runs_beside_a_change_of_clocks(cli):

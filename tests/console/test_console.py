@@ -4,6 +4,7 @@ import re
 
 from playwright.async_api import expect
 
+from dwell.calendar.epoch import from_ms
 from dwell.server.http import filters
 from tests.waiting import until_async
 
@@ -248,6 +249,81 @@ async def test_schedules_are_paused_resumed_and_deleted(consoled):
         await console.do("Delete …", "one schedule", "Delete", "daily: cancelled")
         await console.heading("Schedules")
         assert await schedules.get("daily") is None
+
+
+async def test_a_schedule_is_put_and_changed(consoled):
+    async with consoled() as console:
+        page, schedules = console.page, console.queue.schedules
+        await console.open("#/schedules")
+        await page.get_by_role("link", name="Put a schedule").click()
+        await page.get_by_label("Name").fill("daily")
+        await page.get_by_label("Topic").fill("t")
+        await page.get_by_label("Rule").fill("0 0 9 ? * 2-6")
+        await page.get_by_label("Written for").select_option("quartz")
+        await page.get_by_label("Zone").fill("Asia/Tokyo")
+        await page.get_by_label("Days off").fill("2100-12-25, 2100-12-26")
+        await page.get_by_label("Jitter").fill("30s")
+        await page.get_by_label("Body").fill("<b>x</b>")
+        await console.do("Put …", "T09:00:00+09:00 and so on", "Put", "daily: created")
+        (first,) = [one async for one in schedules.each()]
+        kept = first.schedule
+        assert (kept.topic, kept.cron, kept.body) == ("t", "0 0 9 * * 1-5", b"<b>x</b>")
+        assert (kept.zone, kept.jitter_ms) == ("Asia/Tokyo", 30_000)
+        assert kept.days_off == ("2100-12-25", "2100-12-26")
+        await schedules.change("daily", headers={"a": "1"}, ttl="1h", start="2090-01-02T03:04:05Z")
+        await console.heading("Schedule daily")
+        await page.get_by_role("link", name="Change").click()
+        await expect(page.get_by_label("Rule")).to_have_value("0 0 9 * * 1-5")
+        await page.get_by_label("Fires by").select_option("every")
+        await page.get_by_label("Rule").fill("1h30m")
+        await page.get_by_label("Days off").fill("")
+        await page.get_by_label("While the last").select_option("skip")
+        await console.do("Change …", "It fires at 2090-01-02T", "Change", "daily: replaced")
+        changed = (await schedules.get("daily")).schedule
+        assert (changed.every_ms, changed.cron, changed.overlap) == (5_400_000, None, "skip")
+        assert (changed.headers, changed.ttl_ms, changed.body) == ({"a": "1"}, 3_600_000, kept.body)
+        assert from_ms(changed.start_ms).isoformat() == "2090-01-02T03:04:05+00:00"
+        assert (changed.days_off, changed.jitter_ms, changed.zone) == ((), 30_000, "Asia/Tokyo")
+
+
+async def test_a_change_leaves_a_body_that_is_no_text(consoled):
+    async with consoled() as console:
+        await console.queue.schedules.put("daily", "t", b"\xff\x00", cron="0 9 * * *")
+        await console.open("#/scheduleform?name=daily")
+        await expect(console.page.locator("main")).to_contain_text("It has 2 bytes")
+        await console.page.get_by_label("Zone").fill("Asia/Tokyo")
+        await console.do("Change …", "T09:00:00+09:00", "Change", "daily: replaced")
+        changed = (await console.queue.schedules.get("daily")).schedule
+        assert (changed.body, changed.zone) == (b"\xff\x00", "Asia/Tokyo")
+
+
+async def test_a_rule_that_cannot_be_read_is_not_put(consoled):
+    async with consoled() as console:
+        page = console.page
+        await console.open("#/scheduleform")
+        await page.get_by_label("Name").fill("daily")
+        await page.get_by_label("Topic").fill("t")
+        await page.get_by_label("Rule").fill("*/90 * * * *")
+        await page.get_by_role("button", name="Put …").click()
+        dialog = page.locator("dialog")
+        await expect(dialog.get_by_role("alert")).to_contain_text('or every="90m"')
+        await expect(dialog.get_by_role("button", name="Put", exact=True)).to_be_disabled()
+
+
+async def test_what_became_of_the_last_runs_is_shown(consoled):
+    async with consoled() as console:
+        page, queue = console.page, console.queue
+        await queue.schedules.put("daily", "t", b"x", cron="0 9 * * *")
+        for _ in range(2):
+            await queue.schedules.run("daily")
+        await queue.bury((await queue.take("t", 1))[0], "no paper")
+        await console.open("#/schedule?name=daily")
+        runs = page.get_by_role("table", name="Last runs").locator("tbody tr")
+        await expect(runs).to_have_count(2)
+        await expect(runs.nth(0)).to_contain_text("waiting")
+        await expect(runs.nth(1)).to_contain_text("dead")
+        await runs.nth(1).get_by_role("link").click()
+        await expect(page.locator("main")).to_contain_text("no paper")
 
 
 async def test_takers_and_health_are_shown(consoled):

@@ -98,6 +98,49 @@ async def test_bad_schedules_over_http(ask, told):
         assert (await caller.get("/v1/schedules"))["schedules"] == []
 
 
+_ALL = {
+    "cron": "0 9 * * *",
+    "zone": "Asia/Tokyo",
+    "start": 1_900_000_000_000,
+    "end": 2_900_000_000_000,
+    "days_off": ["sat"],
+    "when_off": "after",
+    "jitter": "5s",
+    "misfire": "all",
+    "overlap": "skip",
+    "grace": "2m",
+    "key": "k",
+    "headers": {"a": "1"},
+    "priority": 3,
+    "lease": "10s",
+    "max_attempts": 4,
+    "ttl": "10m",
+}
+
+
+@pytest.mark.parametrize("name", [*_ALL, "topic", "body", "every"])
+async def test_a_change_of_one_field_leaves_all_others(name):
+    changes = {"cron": "0 8 * * *", "every": "1h", "days_off": ["sun"], "headers": {"b": "2"}}
+    changes |= {"start": 1_900_000_000_001, "end": 2_900_000_000_001, "priority": 9}
+    changes |= {"zone": "UTC", "when_off": "before", "misfire": "once", "overlap": "queue"}
+    value = changes.get(name, 7 if name == "max_attempts" else "7s")
+    async with calling() as caller:
+        path, words = "/v1/schedules/report", dict(_ALL)
+        if name == "every":
+            # A span has no days off.
+            del words["days_off"], words["when_off"]
+        await caller.ask("PUT", path, {"topic": "jobs", "body": "x", **words})
+        before = await caller.get(path)
+        assert await caller.ask("PATCH", path, {name: value}) == {"result": "replaced"}
+        after = await caller.get(path)
+        moved = {"next_ms", "runs"}
+        changed = {one for one in {*before, *after} - moved if before.get(one) != after.get(one)}
+        assert changed == {
+            "every": {"every_ms", "cron"},
+            **{one: {f"{one}_ms"} for one in ("start", "end", "jitter", "grace", "lease", "ttl")},
+        }.get(name, {name})
+
+
 async def test_the_client_of_a_server_has_the_same_schedules():
     async with calling() as caller, dwell.open(caller.server.url) as queue:
         assert await queue.schedules.put("s", "t", b"x", every="1h") is Result.CREATED

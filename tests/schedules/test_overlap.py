@@ -138,6 +138,26 @@ async def test_a_message_of_a_firer_that_died_is_the_one_before(overlap, left):
         assert await ids(queue) == names(left)
 
 
+class Stopped(Firer):
+    """Is stopped for longer than its lease between the put of a message and the release."""
+
+    async def _give_back(self, message, to_do):
+        if not self._firing.unsaid:
+            self._queue.clock.advance(MINUTE_MS)
+        await super()._give_back(message, to_do)
+
+
+@pytest.mark.parametrize(("overlap", "left"), [("skip", 1), ("replace", 2)])
+async def test_a_message_of_a_firer_that_was_stopped_is_the_one_before(overlap, left):
+    async with opened(firers=0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap=overlap)
+        clock.advance(MINUTE_MS)
+        task = asyncio.create_task(Stopped(queue).run())
+        await fired(queue, clock)
+        task.cancel()
+        assert await ids(queue) == names(left)
+
+
 async def test_all_that_firers_left_when_they_died_is_replaced():
     async with opened(firers=0) as (queue, clock):
         await queue.schedules.put("s", "t", b"", every="1m", misfire="once", overlap="replace")

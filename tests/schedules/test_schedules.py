@@ -13,7 +13,7 @@ import dwell
 from dwell.calendar.epoch import to_ms
 from dwell.errors import InvalidSchedule
 from dwell.message import MAX_BODY_BYTES, MAX_HEADERS_BYTES, Result, State
-from dwell.queue.schedules import TOPIC, Firer
+from dwell.queue.schedules import TOPIC, Firer, firer
 from dwell.queue.schedules.schedule import AHEAD_MS, put_again
 from dwell.queue.schedules.times import MOST_AT_ONCE, plan, times_of
 from dwell.store.embedded import EmbeddedStore
@@ -403,6 +403,8 @@ async def test_a_dead_schedule_has_no_next_runs_until_it_is_changed():
         ({"rrule": "FREQ=DAILY;COUNT=2"}, "COUNT without a start"),
         ({"rrule": "FREQ=DAILY;INTERVAL=7;BYDAY=FR"}, "never fires"),
         ({"every": "1s", "key": ""}, "key: got"),
+        ({"every": "1s", "ttl": "0s"}, "ttl: got str '0s', expected a span above 0"),
+        ({"every": "1s", "ttl": 0.0001}, "ttl: got float 0.0001, expected a span above 0"),
         ({"every": "1s", "headers": {"a": 1}}, "headers: got"),
         ({"every": "1s", "name": "a b"}, "name: got"),
         ({"every": "1s", "body": b"x" * MAX_BODY_BYTES}, "body: got"),
@@ -521,6 +523,59 @@ async def test_what_a_full_topic_refused_is_put_by_another_queue_that_the_schedu
             await fired(target, clock)
             assert await ids(target) == names(1, 2, 3)
             firing.cancel()
+
+
+async def test_a_schedule_that_has_fired_in_part_goes_on_in_another_queue():
+    """Its due is that of the next try, which is later than the moment that was refused."""
+    async with opened() as (queue, clock):
+        await queue.configure("t", max_pending=1)
+        await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
+        clock.advance(3 * MINUTE_MS)
+        await refused(queue, clock)
+        assert (await queue.schedules.get("s")).last_ms == NINE_MS + MINUTE_MS
+        body, due_ms = put_again(await queue.get(TOPIC, "s"))
+        async with dwell.Queue(MemoryStore(clock)) as target:
+            await target.put(TOPIC, body, id="s", due=due_ms)
+            firing = asyncio.create_task(target.schedules.fire())
+            await fired(target, clock)
+            assert await ids(target) == names(2, 3)
+            firing.cancel()
+
+
+class SlowPuts(MemoryStore):
+    """A store in which a put of ten messages takes three seconds."""
+
+    async def put(self, puts, on_conflict):
+        if puts.topic == "t":
+            self.clock.advance(300 * len(puts))
+        return await super().put(puts, on_conflict)
+
+
+class Said(Firer):
+    """Notes of each schedule that is given back whether its lease had ended."""
+
+    def __init__(self, queue):
+        super().__init__(queue)
+        self.said = []
+
+    async def _give_back(self, message, to_do):
+        await super()._give_back(message, to_do)
+        self.said.append((message.id, message.id in self._firing.unsaid))
+
+
+async def test_many_missed_moments_outlive_no_lease(monkeypatch):
+    """Ten schedules with ten moments each take half a minute, and a lease is of ten seconds."""
+    monkeypatch.setattr(firer, "_MOST_MOMENTS", 10)
+    async with opened(firers=0, store=SlowPuts) as (queue, clock):
+        for number in range(10):
+            await queue.schedules.put(f"s{number}", "t", b"", every="1m", misfire="all")
+        clock.advance(10 * MINUTE_MS)
+        firing = Said(queue)
+        task = asyncio.create_task(firing.run())
+        await until_async(lambda: len(firing.said) >= 10)
+        task.cancel()
+        assert firing.said[:10] == [(f"s{number}", False) for number in range(10)]
+        assert len(await ids(queue)) == 100
 
 
 async def test_a_copy_of_a_folder_fires_beside_the_original(tmp_path):
@@ -731,3 +786,57 @@ def test_the_sync_face_has_the_same():
         assert [p.schedule.name for p in queue.schedules.each()] == ["s"]
         assert len(queue.schedules.next("s", 2)) == 2
         assert queue.schedules.remove("s") is Result.CANCELLED
+
+
+async def test_a_schedule_that_is_held_up_says_so_and_what_it_owes():
+    async with opened() as (queue, clock):
+        await queue.configure("t", max_pending=1)
+        await queue.put("t", b"other")
+        await queue.schedules.put(
+            "s", "t", b"", every="1m", end="2026-11-24T09:02:00Z", misfire="all"
+        )
+        clock.advance(5 * MINUTE_MS)
+        await refused(queue, clock)
+        found = await queue.schedules.get("s")
+        assert found.problem.startswith("tried again: topic 't': 1 messages are pending")
+        said = [run.strftime("%H:%M") for run in await queue.schedules.next("s")]
+        assert said == ["09:01", "09:02"]
+        # It is over, and what it owes is put as it is then.
+        for words in ({"body": b"new"}, {"priority": 3}):
+            assert await queue.schedules.change("s", **words) is Result.REPLACED
+        await queue.configure("t", max_pending=0)
+        await queue.take("t", 1)
+        clock.advance(2_000)
+        await fired(queue, clock)
+        batch = await queue.take("t", 9)
+        assert list(batch.ids) == names(1, 2)
+        assert {(m.body, m.priority) for m in batch} == {(b"new", 3)}
+
+
+async def test_a_schedule_that_waits_says_for_what():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap="skip")
+        for minute in range(2):
+            assert (await queue.schedules.get("s")).problem is None
+            clock.advance(MINUTE_MS)
+            await fired(queue, clock)
+            assert minute or (await queue.schedules.get("s")).problem is None
+        found = await queue.schedules.get("s")
+        assert found.problem == f"waits until {names(1)[0]} is done"
+        await ids(queue)
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        assert (await queue.schedules.get("s")).problem is None
+        assert await ids(queue) == names(3)
+
+
+async def test_a_run_by_hand_at_a_moment_leaves_the_run_of_that_moment():
+    async with opened(0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m")
+        clock.advance(MINUTE_MS)
+        put = await queue.schedules.run("s")
+        firing = asyncio.create_task(queue.schedules.fire())
+        await fired(queue, clock)
+        firing.cancel()
+        clock.advance(1)
+        assert await ids(queue) == sorted([*names(1), put.id])

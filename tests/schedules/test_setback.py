@@ -120,3 +120,151 @@ async def test_a_schedule_that_was_changed_since_it_was_looked_at_is_left_alone(
         await asyncio.sleep(0.2)
         assert await queue.get(TOPIC, "s") == paused
         firing.cancel()
+
+
+@STORES
+@pytest.mark.parametrize(
+    ("rule", "count"),
+    [
+        ({"every": "1m", "end": "2026-11-24T09:06:00Z"}, 5),
+        ({"rrule": "FREQ=MINUTELY;COUNT=6", "start": "2026-11-24T09:01:00Z"}, 5),
+        ({"rrule": "DTSTART:20261124T090100Z\nRDATE:20261124T090200Z,20261124T090300Z"}, 2),
+    ],
+)
+async def test_a_schedule_that_ended_by_a_clock_that_was_ahead_goes_on(store, rule, count):
+    async with opened(2, store) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", **rule)
+        await queue.schedules.put("kept", "t", b"old", **rule)
+        clock.advance(DAY_MS)
+        for name in ("s", "kept"):
+            await until_async(lambda name=name: is_gone(queue, name))
+        # Somebody else has the name of one meanwhile.
+        await queue.schedules.put("kept", "t", b"new", every="90d")
+        # The last moment of each was put by that clock.
+        last = await ids(queue)
+        clock.advance(-DAY_MS)
+
+        async def is_back():
+            clock.advance(1)
+            return await queue.schedules.get("s") is not None
+
+        await until_async(is_back)
+        assert (await queue.schedules.get("kept")).schedule.body == b"new"
+        found = []
+        for _ in range(8):
+            clock.advance(MINUTE_MS)
+            await fired(queue, clock)
+            await until_async(lambda: is_still(queue))
+            found += await ids(queue)
+        assert found == names(*range(1, 1 + count))
+        assert set(last) >= set(names(1 + count))
+        assert await queue.schedules.get("s") is None
+
+
+async def is_gone(queue, name):
+    return await queue.schedules.get(name) is None
+
+
+async def is_still(queue):
+    """Tell whether nobody fires just now."""
+    return not (await queue.stats()).topics[TOPIC].leased
+
+
+@STORES
+@pytest.mark.parametrize("overlap", ["skip", "replace"])
+async def test_a_message_of_a_time_to_come_holds_up_no_schedule(store, overlap):
+    async with opened(1, store) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap=overlap)
+        for step_ms in (MINUTE_MS, DAY_MS, 2 * MINUTE_MS):
+            clock.advance(step_ms)
+            await fired(queue, clock)
+            if step_ms == MINUTE_MS:
+                await ids(queue)
+        # Nobody has taken what was put by the clock that was ahead.
+        clock.advance(-DAY_MS - 2 * MINUTE_MS)
+        await until_async(lambda: is_next(queue, clock))
+        for minute in (2, 3, 4):
+            clock.advance(MINUTE_MS)
+            await until_async(lambda minute=minute: is_there(queue, clock, minute))
+            assert await ids(queue) == names(minute)
+
+
+async def test_next_is_right_after_a_clock_went_back_a_little():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="10s")
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        await ids(queue)
+        clock.advance(-50_000)
+        (first,) = await queue.schedules.next("s", 1)
+        assert first.isoformat() == "2026-11-24T09:01:10+00:00"
+        clock.advance(40_000)
+        await asyncio.sleep(0.2)
+        assert await ids(queue) == []
+        clock.advance(20_000)
+        await fired(queue, clock)
+        assert await ids(queue) == ["s@2026-11-24T09:01:10Z"]
+
+
+async def test_a_paused_schedule_does_not_fire_when_its_message_is_due():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m")
+        await queue.schedules.pause("s")
+        assert await queue.reschedule(TOPIC, "s", delay=0) is Result.MOVED
+        await until_async(lambda: is_later(queue, clock))
+        clock.advance(5 * MINUTE_MS)
+        await asyncio.sleep(0.2)
+        assert await ids(queue) == []
+        await queue.schedules.resume("s")
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        assert await ids(queue) == names(6)
+
+
+async def is_later(queue, clock):
+    found = await queue.get(TOPIC, "s")
+    return found.state is State.DELAYED and found.due_ms > clock.now_ms() + DAY_MS
+
+
+@STORES
+@pytest.mark.parametrize("misfire", ["once", "all", "skip"])
+@pytest.mark.parametrize("back_ms", [20 * MINUTE_MS, 10 * DAY_MS])
+async def test_a_clock_that_was_behind_lets_nothing_fire_again(store, misfire, back_ms):
+    async with opened(2, store) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", misfire=misfire)
+        await queue.configure("t", remember_ms=1_000)
+        before = []
+        for _ in range(15):
+            clock.advance(MINUTE_MS)
+            await fired(queue, clock)
+            before += await ids(queue)
+        assert before == names(*range(1, 16))
+        clock.advance(-back_ms)
+        # What it puts by the time that the clock shows has other names, or is put a second time.
+        await until_async(lambda: is_next(queue, clock))
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        await ids(queue)
+        clock.advance(back_ms - MINUTE_MS)
+        await fired(queue, clock)
+        found = await ids(queue)
+        for _ in range(3):
+            clock.advance(MINUTE_MS)
+            await fired(queue, clock)
+            found += await ids(queue)
+        assert found == names(16, 17, 18)
+        last_ms = (await queue.schedules.get("s")).last_ms
+        assert last_ms == clock.now_ms()
+
+
+async def test_what_was_owed_after_a_clock_was_behind_is_put():
+    """It was behind, and then nobody fired for a while."""
+    async with opened(0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
+        for step_ms in (2 * MINUTE_MS, -10 * MINUTE_MS, MINUTE_MS, 20 * MINUTE_MS):
+            clock.advance(step_ms)
+            firing = asyncio.create_task(queue.schedules.fire())
+            await until_async(lambda: is_next(queue, clock))
+            await fired(queue, clock)
+            firing.cancel()
+        assert set(await ids(queue)) >= set(names(*range(1, 14)))

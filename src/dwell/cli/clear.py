@@ -13,6 +13,9 @@ from dwell.given import values
 def clear(
     context: typer.Context,
     topic: TopicArgument,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Reset its settings, too: it is no longer listed.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
 ) -> None:
     """Cancel every message of a topic that is not leased: delayed, ready and dead.
@@ -24,5 +27,5 @@ def clear(
     with session.queue() as queue:
         if not yes:
             ask(question)
-        count = queue.clear(topic)
+        count = queue.delete_topic(topic) if delete else queue.clear(topic)
     session.out.confirm({"topic": topic, "cancelled": count}, f"{count:,} cancelled")

@@ -6,11 +6,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dwell.cli.terminal import table
-from dwell.cli.texts import away_text, body_text, printable, span_text, time_text
+from dwell.cli.texts import away_text, body_text, cut, printable, span_text, time_text
 from dwell.message import DEFAULT_PRIORITY, Message, State
 from dwell.wire.rows import state_text
-
-_BODY_CHARS = 60
 
 _STYLES = {
     State.DELAYED: "cyan",
@@ -72,7 +70,7 @@ _OPTIONAL: tuple[_Column, ...] = (
     (
         "last error",
         lambda m: bool(m.last_error),
-        lambda m, now: _short(printable(m.last_error or "")),
+        lambda m, now: cut(printable(m.last_error or "")),
     ),
 )
 
@@ -90,10 +88,6 @@ def message_table(messages: Sequence[Message], now_ms: int) -> Table:
             Text(away_text(message.due_ms, now_ms)),
             Text(str(message.attempt)),
             *(Text(say(message, now_ms) if has(message) else "") for _, has, say in needed),
-            Text(_short(body_text(message.body)), no_wrap=True, overflow="ellipsis"),
+            Text(cut(body_text(message.body)), no_wrap=True, overflow="ellipsis"),
         )
     return made
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _BODY_CHARS else text[: _BODY_CHARS - 1] + "…"

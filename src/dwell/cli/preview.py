@@ -11,10 +11,10 @@ import dwell
 from dwell.cli.output import Output
 from dwell.cli.terminal import table
 from dwell.errors import InvalidInput, InvalidSchedule
+from dwell.queue.schedules.schedule import Preview
 
 _DAY = timedelta(days=1)
 _RULES = ("cron", "every", "rrule")
-_NAME = "preview"
 
 
 def preview(out: Output, words: Mapping[str, Any], count: int) -> None:
@@ -25,7 +25,7 @@ def preview(out: Output, words: Mapping[str, Any], count: int) -> None:
     """
     if not any(words.get(rule) for rule in _RULES):
         raise InvalidInput('preview: got no rule, expected one: dwell schedule preview "0 9 * * 1"')
-    (line, runs), others = _runs(words, count), list[datetime]()
+    (runs, line), others = _runs(words, count), list[datetime]()
     is_other = line is not None and line != words["cron"]
     if out.json:
         for run in runs:
@@ -33,8 +33,8 @@ def preview(out: Output, words: Mapping[str, Any], count: int) -> None:
         return
     if is_other:
         with contextlib.suppress(InvalidSchedule):
-            _, others = _runs({**words, "dialect": "crontab"}, count)
-    out.note(f"in crontab: {line}" if is_other else f"zone {words['zone']}")
+            others = _runs({**words, "dialect": "crontab"}, count).runs
+    out.note(f"in crontab: {line}" if is_other else f"zone {_zone_of(runs[0]).key}")
     shown = table(*(["run", f"{words['cron']} in crontab", ""] if is_other else ["run", ""]))
     for run, other in zip_longest(runs, others[: len(runs)]):
         beside = ["-" if other is None else other.isoformat()] if is_other else []
@@ -42,19 +42,18 @@ def preview(out: Output, words: Mapping[str, Any], count: int) -> None:
     out.show(shown)
 
 
-def _runs(words: Mapping[str, Any], count: int) -> tuple[str | None, list[datetime]]:
-    """Return the line of crontab(5) that a schedule keeps, if any, and its next runs."""
+def _runs(words: Mapping[str, Any], count: int) -> Preview:
     with dwell.open("memory:") as queue:
-        queue.schedules.put(_NAME, _NAME, b"", **words)
-        found = queue.schedules.get(_NAME)
-        assert found is not None, "it was just put"
-        return found.schedule.cron, queue.schedules.next(_NAME, count)
+        return queue.schedules.preview(count, **words)
 
 
 def _is_near_change(run: datetime) -> bool:
     """Tell whether the zone of a run has another offset a day before or after it."""
-    assert isinstance(run.tzinfo, ZoneInfo)
-    offsets = {
-        (run.astimezone(UTC) + day).astimezone(run.tzinfo).utcoffset() for day in (-_DAY, _DAY)
-    }
+    zone = _zone_of(run)
+    offsets = {(run.astimezone(UTC) + day).astimezone(zone).utcoffset() for day in (-_DAY, _DAY)}
     return offsets != {run.utcoffset()}
+
+
+def _zone_of(run: datetime) -> ZoneInfo:
+    assert isinstance(run.tzinfo, ZoneInfo)
+    return run.tzinfo

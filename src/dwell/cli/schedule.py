@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 
 from dwell.cli import given
@@ -12,7 +13,7 @@ from dwell.cli.options import LeaseOption
 from dwell.cli.preview import preview
 from dwell.cli.session import Session, session_of
 from dwell.cli.terminal import table
-from dwell.cli.texts import away_text, printable, span_text, time_text
+from dwell.cli.texts import away_text, cut, printable, span_text, time_text
 from dwell.clock import RealClock
 from dwell.errors import InvalidInput
 from dwell.message import DEFAULT_PRIORITY, Result
@@ -28,6 +29,7 @@ class Action(StrEnum):
     LIST = "list"
     SHOW = "show"
     NEXT = "next"
+    RUNS = "runs"
     PREVIEW = "preview"
     RUN = "run"
     PAUSE = "pause"
@@ -63,17 +65,20 @@ _WHEN = ("cron", "dialect", "every", "rrule", "zone", "start", "end", "days_off"
 _TAKES = {
     Action.PREVIEW: (*_WHEN, "count"),
     Action.NEXT: ("count",),
+    Action.RUNS: ("count",),
 }
 
 #: How many runs show tells.
 _SHOWN_RUNS = 3
 _SPANS = ("every", "jitter", "grace", "lease", "ttl")
+#: Words of the API without a default that an empty text could stand for.
+_NEEDED = {"topic", "body", "cron", "every", "rrule", "dialect"}
 #: Words of the API whose options have another name.
 _PARAMETERS = {"headers": "header", "days_off": "day_off"}
 
 _ActionOf = Annotated[
     Action,
-    _place("ACTION", "put, change, list, show, next, preview, run, pause, resume or remove."),
+    _place("ACTION", "put, change, list, show, next, runs, preview, run, pause, resume or remove."),
 ]
 _Name = Annotated[str | None, _place("[NAME]", "What the schedule is called.")]
 _Topic = Annotated[str | None, _place("[TOPIC]", "Where its messages go.")]
@@ -111,7 +116,7 @@ _Priority = Annotated[int, typer.Option(metavar="N", help="Lower is taken first.
 _MaxAttempts = Annotated[int | None, _text("N", "How often each may be taken.")]
 _Ttl = Annotated[str | None, _text("SPAN", "Not taken within this time, it is buried.")]
 _Count = Annotated[
-    int, typer.Option(metavar="N", min=1, help="How many runs next and preview show.")
+    int, typer.Option(metavar="N", min=1, help="How many runs next, runs and preview show.")
 ]
 
 
@@ -145,16 +150,18 @@ def schedule(
     """Put messages again and again, by a calendar; they fire where a server or a worker runs.
 
     `put NAME TOPIC BODY` with --cron, --every or --rrule makes one or replaces it, `change NAME`
-    changes only what the options name, `list` shows all, `show` one, `next` its next runs; `run`
-    puts its message now; `preview LINE`, or --cron, --every or --rrule, shows the runs of a rule
-    before it is put; `pause`, `resume` and `remove` do what they say.
+    changes only what the options name, where an empty text (--end "") gives a default back, `list`
+    shows all, `show` one, `next` its next runs, `runs` its last runs with what became of their
+    messages; `run` puts its message now; `preview LINE`, or --cron, --every or --rrule, shows the
+    runs of a rule before it is put; `pause`, `resume` and `remove` do what they say.
     """
     session = session_of(context)
     spans = {"every": every, "jitter": jitter, "grace": grace, "lease": lease, "ttl": ttl}
     words: dict[str, Any] = {word: span_of(span) for word, span in spans.items()}
     words |= {"cron": cron, "dialect": dialect, "rrule": rrule, "zone": zone}
     words |= {"start": start, "end": end, "misfire": misfire, "key": key}
-    words |= {"headers": given.headers(header or ()), "priority": priority}
+    is_emptied = action is Action.CHANGE and header == [""]
+    words |= {"headers": None if is_emptied else given.headers(header or ()), "priority": priority}
     words |= {"max_attempts": max_attempts, "overlap": overlap}
     words |= {"days_off": day_off or (), "when_off": when_off}
     _refuse_untaken(context, action, [*words, "topic", "body", "count"])
@@ -168,13 +175,22 @@ def schedule(
         _put(session, name, topic, body, words)
     elif action is Action.CHANGE:
         words |= {"topic": topic, "body": None if body is None else given.body(body)}
-        _change(session, name, {word: words[word] for word in _given(context, words)})
-    elif action in _BY_NAME:
+        _change(
+            session, name, {word: _or_none(word, words[word]) for word in _given(context, words)}
+        )
+    else:
+        _by_name(session, action, name, count)
+
+
+def _by_name(session: Session, action: Action, name: str, count: int) -> None:
+    if action is Action.RUNS:
+        _runs(session, name, count)
+    elif action not in _BY_NAME:
+        _show(session, name, count if action is Action.NEXT else 0)
+    else:
         with session.queue() as queue:
             result = _BY_NAME[action].verb(queue, name)
         _said(session, name, result, _BY_NAME[action].wanted)
-    else:
-        _show(session, name, count if action is Action.NEXT else 0)
 
 
 def _put(
@@ -209,6 +225,11 @@ def _refuse_untaken(context: typer.Context, action: Action, words: Iterable[str]
 
 def _option(word: str) -> str:
     return "--" + _PARAMETERS.get(word, word).replace("_", "-")
+
+
+def _or_none(word: str, value: Any) -> Any:
+    """Return None, which stands for the default, for an empty text."""
+    return None if value in ("", [""]) and word not in _NEEDED else value
 
 
 def _change(session: Session, name: str, words: dict[str, Any]) -> None:
@@ -246,10 +267,29 @@ def _cells(row: dict[str, Any], now_ms: int) -> Iterator[str]:
     every = f"every {span_text(row['every_ms'])}" if row["every_ms"] else ""
     yield row["name"]
     yield row["topic"]
-    yield row["cron"] or row["rrule"] or every
+    yield cut(printable(row["cron"] or row["rrule"] or every))
     yield row["zone"]
     yield away_text(row["next_ms"], now_ms) if row["next_ms"] else row["problem"] or "paused"
     yield away_text(row["last_ms"], now_ms) if row["last_ms"] else ""
+
+
+def _runs(session: Session, name: str, count: int) -> None:
+    with session.queue() as queue:
+        if queue.schedules.get(name) is None:
+            _said(session, name, Result.UNKNOWN, ())
+            return
+        runs, is_whole = queue.schedules.runs(name, count)
+    if session.out.json:
+        for run in runs:
+            session.out.object(msgspec.structs.asdict(run))
+    elif runs:
+        shown = table("moment", "put", "state", "since", "attempt")
+        for run in runs:
+            times = [time_text(ms) for ms in (run.moment_ms, run.put_ms, run.last_ms)]
+            shown.add_row(*times[:2], run.state, times[2], str(run.attempt))
+        session.out.show(shown)
+    if not is_whole:
+        session.out.note("the event log has more than was searched")
 
 
 def _show(session: Session, name: str, count: int) -> None:

@@ -7,6 +7,7 @@ from math import isclose
 from dwell.wire.rows import body_fields
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
+_CELL_CHARS = 60
 _BASE64 = "base64:"
 
 # Control characters could move the cursor, and marks of direction could make a text read as
@@ -22,6 +23,11 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
+
+
+def cut(text: str) -> str:
+    """Return a text as a cell of a table has room for it, with a mark if it goes on."""
+    return text if len(text) <= _CELL_CHARS else text[: _CELL_CHARS - 1] + "…"
 
 
 def body_text(body: bytes, *, lines: bool = False) -> str:

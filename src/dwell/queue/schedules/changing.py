@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dwell.batch.page import Cursor
-from dwell.batch.puts import Puts
+from dwell.batch.puts import Puts, Row
 from dwell.batch.results import results_of
 from dwell.errors import IdExists, InvalidSchedule, StoreDamaged, StoreError
 from dwell.given import values
@@ -22,6 +22,7 @@ from dwell.message import MAX_ATTEMPTS, U64, Message, Result, State
 from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
+    NEVER_MS,
     TOPIC,
     Schedule,
     carried,
@@ -32,9 +33,6 @@ from dwell.queue.schedules.schedule import (
 from dwell.queue.schedules.sidethread import in_time
 
 _log = logging.getLogger(__name__)
-
-#: When a schedule that is paused would fire.
-_NEVER_MS = 50 * 366 * 24 * 3_600_000
 
 #: How long, and how often, a change waits for whoever fires or changes the schedule just now.
 _PATIENCE_S, _AGAIN_S = 30.0, 0.02
@@ -198,16 +196,7 @@ class Changing:
         return max(min(now_ms, first_ms - 1), told_ms or 0)
 
     async def _puts(self, schedule: Schedule, since_ms: int) -> Puts:
-        now_ms = self._queue.clock.now_ms()
-        first_ms = now_ms + _NEVER_MS if schedule.paused else await first_after(schedule, since_ms)
-        row = row_of(
-            values.body(schedule.data),
-            now_ms,
-            due=max(first_ms - AHEAD_MS, 0),
-            id=schedule.name,
-            # What fires is given back without its attempt: only a crash of who fires it counts.
-            max_attempts=MAX_ATTEMPTS,
-        )
+        row = await row_for(schedule, self._queue.clock.now_ms(), since_ms)
         return Puts.of_rows(TOPIC, [row])
 
     async def _patiently(self, name: str, do: Callable[[], Awaitable[Result]]) -> Result:
@@ -221,6 +210,24 @@ class Changing:
                 )
             await asyncio.sleep(_AGAIN_S)
         return result
+
+
+async def row_for(schedule: Schedule, now_ms: int, since_ms: int) -> Row:
+    """Return the message of a schedule that is to fire after a moment; raises InvalidInput."""
+    first_ms = now_ms + NEVER_MS if schedule.paused else await first_after(schedule, since_ms)
+    return row_at(schedule.name, schedule.data, max(first_ms - AHEAD_MS, 0), now_ms)
+
+
+def row_at(name: str, data: bytes, due_ms: int, now_ms: int) -> Row:
+    """Return the message of a schedule that is due at a moment; raises InvalidInput."""
+    return row_of(
+        values.body(data),
+        now_ms,
+        due=due_ms,
+        id=name,
+        # What fires is given back without its attempt: only a crash of who fires it counts.
+        max_attempts=MAX_ATTEMPTS,
+    )
 
 
 async def next_after(schedule: Schedule, ms: int) -> int | None:

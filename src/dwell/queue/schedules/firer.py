@@ -8,12 +8,13 @@ it after a crash puts the same ids once more, which changes nothing.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from dwell.batch.batch import Batch
-from dwell.batch.puts import Put, Row
+from dwell.batch.puts import Put
 from dwell.calendar import missing
 from dwell.errors import DwellError, StoreClosed
 from dwell.given.values import Millis
@@ -26,10 +27,14 @@ from dwell.queue.schedules.schedule import (
     TOPIC,
     Schedule,
     fired_text,
+    held_text,
+    mark_ms,
     put_ms,
     since_text,
     told_ms,
+    told_text,
     waits_ms,
+    with_mark,
 )
 from dwell.queue.schedules.setback import Setback
 from dwell.queue.schedules.times import Plan
@@ -57,6 +62,14 @@ _AGAIN = Millis(1_000)
 _SAY_EACH_S = 30.0
 #: How many messages are looked up at a time.
 _MOST_LOOKED_AT = 1000
+#: How many moments are put and looked up before the leases of other schedules are extended, unless
+#: a single schedule has more.
+_MOST_MOMENTS = 1000
+#: A part of a put is not larger than this, where it is more than one message. To make and put the
+#: rows of one stops an event loop for some milliseconds.
+_PART_ROWS, _PART_BYTES = 250, 4 * 1024 * 1024
+
+_T = TypeVar("_T")
 
 
 class _Firing:
@@ -155,7 +168,16 @@ class Firer:
         """Give back a schedule that is not fired now."""
         # Its due says no more when it is to fire.
         told = since_text(after_ms(message, self._queue.clock.now_ms()), waits_ms(message))
-        await self._queue.release(message, delay, error=told, counted=False)
+        await self._release(message, delay, told)
+
+    async def _release(
+        self, message: Message, delay: Millis, told: str, held: DwellError | None = None
+    ) -> Result:
+        """Give a schedule back with what it says, and what has held it up."""
+        told = with_mark(told, message)
+        if held is not None:
+            told = held_text(told, held)
+        return await self._queue.release(message, delay, error=told, counted=False)
 
     async def _fire_own(self, messages: Sequence[Message], now_ms: int) -> None:
         # Some rules take long to reckon, and the event loop has other work.
@@ -170,14 +192,22 @@ class Firer:
         await self._fire_found([one for one in found if _is_held(one, least_ms)])
 
     async def _fire_found(self, found: Sequence[Work | Bad]) -> None:
-        now_ms, work = self._queue.clock.now_ms(), list[Work]()
+        work = list[Work]()
         for one in found:
             if isinstance(one, Work):
                 work.append(one)
             else:
                 await self._bury(*one)
-        work = await self._without_overlaps(work, now_ms)
-        await asyncio.gather(*(self._fire_into(*group, now_ms) for group in _by_topic(work)))
+        for number, part in enumerate(_in_parts(work, _moments_of, _MOST_MOMENTS)):
+            held = await self._touched(part) if number else part
+            now_ms = self._queue.clock.now_ms()
+            to_fire = await self._without_overlaps(held, now_ms)
+            await asyncio.gather(*(self._fire_into(*group, now_ms) for group in _by_topic(to_fire)))
+
+    async def _touched(self, work: Sequence[Work]) -> Sequence[Work]:
+        """Extend the leases of what waited for others, and return what is still held."""
+        said = await asyncio.gather(*(self._queue.touch(one.message, _LEASE) for one in work))
+        return [one for one, how in zip(work, said, strict=True) if how is Result.TOUCHED]
 
     async def _without_overlaps(self, work: Sequence[Work], now_ms: int) -> list[Work]:
         """Leave out or replace what is put while the message before is not done."""
@@ -193,7 +223,7 @@ class Firer:
         self, topic: str, work: Sequence[Work], now_ms: int
     ) -> Sequence[Work]:
         """Return the work of schedules of one topic whose messages must not overlap."""
-        moments = {one.message.id: _may_be_put(one) for one in work}
+        moments = {one.message.id: _may_be_put(one, now_ms) for one in work}
         ids = [one.schedule.id_of(ms) for one in work for ms in moments[one.message.id]]
         there: dict[str, Message] = {}
         try:
@@ -250,15 +280,16 @@ class Firer:
     async def _fire_into(self, topic: str, work: Sequence[Work], now_ms: int) -> None:
         """Put what is due into one topic, then give the schedules back."""
         try:
-            rows = [schedule.row(ms, now_ms) for _, schedule, to_do in work for ms in to_do.moments]
+            due = [(schedule, ms) for _, schedule, to_do in work for ms in to_do.moments]
             puts = list[Put]()
-            for part in _parts(rows):
-                puts += await self._queue.put_rows(topic, part)
+            for part in _in_parts(due, _size_of, _PART_BYTES):
+                rows = [schedule.row(ms, now_ms) for schedule, ms in part]
+                puts += await self._queue.put_rows(topic, rows)
             self._note_dropped(topic, puts)
         except DwellError as error:
             self._say(f"schedules into {topic} are tried again: {error}")
             for one in work:
-                await self._fire_as_far_as_it_goes(*one, now_ms)
+                await self._fire_as_far_as_it_goes(one, now_ms)
             return
         results = {put.id: put.result for put in puts}
         await asyncio.gather(*(self._finish(one, results) for one in work))
@@ -288,10 +319,9 @@ class Firer:
         if any(put.result is Result.DROPPED for put in puts):
             self._say(f"topic {topic!r} is full and drops what schedules put into it")
 
-    async def _fire_as_far_as_it_goes(
-        self, message: Message, schedule: Schedule, to_do: Plan, now_ms: int
-    ) -> None:
+    async def _fire_as_far_as_it_goes(self, work: Work, now_ms: int) -> None:
         """Put one message after the other, and try those that are refused again a little later."""
+        message, schedule, to_do = work
         # What was due stays due, although the message is due later now.
         told, results = _told(message, to_do), dict[str, Result]()
         for ms in to_do.moments:
@@ -299,21 +329,22 @@ class Firer:
                 puts = await self._queue.put_rows(schedule.topic, [schedule.row(ms, now_ms)])
                 self._note_dropped(schedule.topic, puts)
                 results |= {put.id: put.result for put in puts}
-            except DwellError:
-                await self._queue.release(message, _AGAIN, error=told, counted=False)
+            except DwellError as error:
+                await self._release(message, _AGAIN, told, error)
                 return
             told = fired_text(ms)
-        await self._finish(Work(message, schedule, to_do), results)
+        await self._finish(work, results)
 
     async def _give_back(self, message: Message, to_do: Plan) -> None:
         if to_do.next_ms is None:
             said = await self._queue.ack(message)
+            self._setback.note_end(message)
         else:
             told = _told(message, to_do)
             if to_do.fired_ms is not None:
                 told = fired_text(to_do.fired_ms, to_do.waits_ms)
             delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
-            said = await self._queue.release(message, delay, error=told, counted=False)
+            said = await self._release(message, delay, told)
         if said is Result.STALE:
             # The lease has ended meanwhile. What was put is not put again, also where its id has
             # been forgotten by the next take, as by steps of a simulated clock.
@@ -337,13 +368,15 @@ def _is_held(one: Work | Bad, until_ms: float) -> bool:
     return isinstance(one, Bad) or one.message.lease_until_ms >= until_ms
 
 
-def _may_be_put(work: Work) -> list[int]:
+def _may_be_put(work: Work, now_ms: int) -> list[int]:
     """Return the moments, in order, whose messages may be there: also all since the last fire.
 
     The last firer may have died between its put and the release that tells of it.
     """
     to_do = work.to_do
-    return sorted({*put_ms(work.message, work.schedule), *to_do.passed, *to_do.moments})
+    told = put_ms(work.message, work.schedule, now_ms)
+    # This process may know better than the message up to when it has fired.
+    return sorted({*told, to_do.since_ms, *to_do.passed, *to_do.moments})
 
 
 def _apart(work: Work, there_ms: Sequence[int], there: Mapping[str, Message], now_ms: int) -> Work:
@@ -369,8 +402,9 @@ def _apart(work: Work, there_ms: Sequence[int], there: Mapping[str, Message], no
 def _told(message: Message, to_do: Plan) -> str:
     """Return what a schedule says that has not fired now: its due may be later than its moment."""
     is_told = told_ms(message) == to_do.since_ms
-    told = message.last_error if is_told else None
-    return told or since_text(to_do.since_ms, waits_ms(message))
+    told = told_text(message) if is_told else None
+    text = fired_text if to_do.since_ms == mark_ms(message) else since_text
+    return told or text(to_do.since_ms, waits_ms(message))
 
 
 def _by_topic(work: Sequence[Work]) -> list[tuple[str, list[Work]]]:
@@ -382,17 +416,22 @@ def _topic_of(work: Work) -> str:
     return work.schedule.topic
 
 
-#: A part of a put is not larger than this, where it is more than one message.
-_PART_ROWS, _PART_BYTES = 1000, 4 * 1024 * 1024
+def _moments_of(work: Work) -> int:
+    return len(work.to_do.moments) + len(work.to_do.passed)
 
 
-def _parts(rows: Sequence[Row]) -> list[list[Row]]:
-    parts: list[list[Row]] = []
-    size = 0
-    for row in rows:
-        size += len(row.body)
-        if not parts or len(parts[-1]) >= _PART_ROWS or size > _PART_BYTES:
-            parts.append([])
-            size = len(row.body)
-        parts[-1].append(row)
-    return parts
+def _size_of(due: tuple[Schedule, int]) -> int:
+    return max(len(due[0].body), _PART_BYTES // _PART_ROWS)
+
+
+def _in_parts(items: Sequence[_T], size_of: Callable[[_T], int], most: int) -> Iterator[list[_T]]:
+    """Yield items in parts of at most some size together, where a part has more than one."""
+    part, size = list[_T](), 0
+    for item in items:
+        size += size_of(item)
+        if part and size > most:
+            yield part
+            part, size = [], size_of(item)
+        part.append(item)
+    if part:
+        yield part

@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.message import MAX_DELAY_MS, Message
-from dwell.queue.schedules.schedule import AHEAD_MS, Schedule, next_ms, schedule_of, since_ms
+from dwell.queue.schedules.schedule import (
+    AHEAD_MS,
+    NEVER_MS,
+    Schedule,
+    next_ms,
+    schedule_of,
+    since_ms,
+)
 from dwell.queue.schedules.sidethread import begun
 from dwell.queue.schedules.times import Plan, plan
 
@@ -102,6 +109,9 @@ def _reckoned(message: Message, now_ms: int, fired_ms: int) -> Work | Bad:
 def _plan_of(message: Message, schedule: Schedule, now_ms: int, fired_ms: int) -> Plan:
     how = (schedule.misfire, schedule.grace_ms)
     since_ms = max(after_ms(message, now_ms), fired_ms)
+    if schedule.paused:
+        # Somebody has rescheduled its message.
+        return Plan(since_ms, [], None, now_ms + NEVER_MS)
     # The last firer may have died before the schedule could tell which messages were put.
     knows_passed = schedule.overlap != "queue"
     found = plan(

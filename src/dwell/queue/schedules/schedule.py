@@ -8,12 +8,13 @@ durable as any message, and whoever takes it fires it.
 from base64 import b64encode
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
 
 from dwell.batch.puts import Row
+from dwell.calendar import DaysOff
 from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
 from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.given import values
@@ -28,6 +29,9 @@ TOPIC = "dwell:schedules"
 #: How long before its moment a message is put, so that it is on time however many others are.
 AHEAD_MS = 250
 
+#: In how long a schedule that is paused would fire.
+NEVER_MS = 50 * 366 * 24 * 3_600_000
+
 #: By how much a clock that goes back has to go back before schedules go on from the new time. For
 #: less they wait until the time comes again, so that nothing is put twice.
 SETBACK_MS = 60_000
@@ -37,8 +41,10 @@ NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
 
 #: A schedule says up to when it has fired; or after when it fires, when it has not yet.
 _FIRED, _SINCE = "fired up to ", "fires after "
-#: It adds the moment of the message that has to end before it puts another one.
-_WAITS = ", waits for "
+#: It adds the moment of the message that has to end before it puts another one, up to when it had
+#: fired by a clock that was later, and what has held it up.
+_WAITS, _MARK, _HELD = ", waits for ", ", before up to ", "; held up: "
+_MOST_REASON_CHARS = 300
 
 
 _Span: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_DELAY_MS)]
@@ -86,7 +92,7 @@ class Schedule(
         """When it fires; raises InvalidSchedule."""
         rule = (self.cron, self.rrule, self.every_ms)
         span = (self.start_ms, self.end_ms)
-        return _times(*rule, self.zone, *span, self.days_off, self.when_off)
+        return _times(*rule, self.zone, *span, msgspec.json.encode(self.days_off), self.when_off)
 
     @property
     def data(self) -> bytes:
@@ -127,14 +133,27 @@ class Schedule(
         return msgspec.structs.replace(self, jitter_ms=0).row(now_ms, now_ms)
 
 
-_times = lru_cache(maxsize=2048)(times_of)
+@lru_cache(maxsize=2048)
+def _times(*words: Any) -> Times:
+    """Return when a schedule fires; its days off are JSON, as 800 texts take 67 kB."""
+    *rule, days, when_off = words
+    given: list[Any] = [*rule, _days_off(days, when_off)]
+    return times_of(*given)
+
+
+@lru_cache(maxsize=64)
+def _days_off(days: bytes, when_off: str) -> DaysOff | None:
+    """Return the days off of a schedule; those of a country are in many schedules."""
+    found = msgspec.json.decode(days, type=tuple[str, ...])
+    return DaysOff(found, when_off) if found else None
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """A stored schedule, its next moment to fire, and the last moment that it has fired.
 
     ``next_ms`` and ``last_ms`` are None if there is no such moment; ``problem`` is the reason why a
-    ``dead`` schedule cannot fire.
+    ``dead`` schedule cannot fire, why its messages are refused now, or for which message it waits.
+    ``owed_ms`` is the moment after which messages that were refused are still to be put.
     """
 
     schedule: Schedule
@@ -142,6 +161,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     next_ms: int | None
     last_ms: int | None
     problem: str | None = None
+    owed_ms: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return all that is known of it, as programs read it; the body is text if it can be."""
@@ -155,6 +175,13 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
             told["body_base64"] = b64encode(schedule.body).decode()
         own = {name: getattr(self, name) for name in ("next_ms", "last_ms", "problem")}
         return {**told, "state": str(self.state), **own}
+
+
+class Preview(NamedTuple):
+    """The next runs of a schedule that is not put; ``cron`` is its line in crontab(5), if any."""
+
+    runs: list[datetime]
+    cron: str | None
 
 
 @lru_cache(maxsize=1024)
@@ -172,6 +199,16 @@ def fired_text(ms: int, waits_ms: int | None = None) -> str:
     return _FIRED + moment_text(ms) + _waits_text(waits_ms)
 
 
+def held_text(told: str, error: Exception) -> str:
+    """Return what a schedule says whose messages are refused, and are tried again."""
+    return f"{told}{_HELD}{error!s:.{_MOST_REASON_CHARS}}"
+
+
+def told_text(message: Message) -> str:
+    """Return what a schedule says of its moments, without what has held it up."""
+    return (message.last_error or "").partition(_HELD)[0]
+
+
 def _waits_text(ms: int | None) -> str:
     return "" if ms is None else _WAITS + moment_text(ms)
 
@@ -183,13 +220,13 @@ def since_text(ms: int, waits_ms: int | None = None) -> str:
 
 def fired_ms(message: Message) -> int | None:
     """Return the moment up to which a schedule has fired, or None when it has not."""
-    return _told_ms(message, _FIRED)
+    return _said_ms(told_text(message), _FIRED)
 
 
 def waits_ms(message: Message) -> int | None:
     """Return the moment of the message that a schedule says it waits for, or None."""
-    told = (message.last_error or "").partition(_WAITS)[2]
-    return _moment_of(told) if told else None
+    told = told_text(message).partition(_MARK)[0].partition(_WAITS)[2]
+    return moment_of(told) if told else None
 
 
 def carried(message: Message, schedule: Schedule) -> Schedule:
@@ -200,10 +237,13 @@ def carried(message: Message, schedule: Schedule) -> Schedule:
     return msgspec.structs.replace(schedule, last_ms=last_ms, waits_ms=waits_ms(message))
 
 
-def put_ms(message: Message, schedule: Schedule) -> list[int]:
-    """Return the moments at which a schedule may have put its last message, the likeliest first."""
+def put_ms(message: Message, schedule: Schedule, now_ms: int) -> list[int]:
+    """Return the moments at which a schedule may have put its last message, the likeliest first.
+
+    A moment to come was told by a clock that was ahead: its message is no earlier one.
+    """
     found = (waits_ms(message), told_ms(message), schedule.waits_ms, schedule.last_ms)
-    return [ms for ms in found if ms is not None]
+    return [ms for ms in found if ms is not None and ms <= now_ms + SETBACK_MS]
 
 
 def told_ms(message: Message) -> int | None:
@@ -212,24 +252,44 @@ def told_ms(message: Message) -> int | None:
     Its due says that no more when it was given back to be tried again.
     """
     fired = fired_ms(message)
-    return _told_ms(message, _SINCE) if fired is None else fired
+    return _said_ms(told_text(message), _SINCE) if fired is None else fired
 
 
 def since_ms(message: Message, now_ms: int) -> int | None:
     """Return the moment after which a schedule is to fire, or None when only its due says that.
 
-    What it says of a time to come was said by a clock that was ahead, so it fires from now on.
+    What it says of a time to come was said by a clock that was ahead, so it fires from now on. When
+    that time has come, the moments up to it have been put: the clock had been behind since.
     """
-    told = told_ms(message)
+    told, mark = told_ms(message), mark_ms(message)
+    if told is not None and mark is not None and told < mark <= now_ms:
+        return mark
     return told if told is None or told <= now_ms + SETBACK_MS else now_ms
 
 
-def _told_ms(message: Message, begin: str) -> int | None:
-    told = (message.last_error or "").partition(_WAITS)[0]
-    return _moment_of(told.removeprefix(begin)) if told.startswith(begin) else None
+def with_mark(told: str, message: Message) -> str:
+    """Return what a schedule says next, with up to when it had fired by a clock that was later."""
+    marks = [ms for ms in (told_ms(message), mark_ms(message)) if ms is not None]
+    new_ms = _said_ms(told, _FIRED) or _said_ms(told, _SINCE)
+    if new_ms is None or max(marks, default=0) <= new_ms:
+        return told
+    return f"{told}{_MARK}{moment_text(max(marks))}"
 
 
-def _moment_of(text: str) -> int | None:
+def mark_ms(message: Message) -> int | None:
+    """Return the moment up to which a schedule had fired by a clock that was later, or None."""
+    mark = told_text(message).partition(_MARK)[2]
+    return moment_of(mark) if mark else None
+
+
+def _said_ms(said: str, begin: str) -> int | None:
+    """Return the moment after the begin of what a schedule says, None for another begin."""
+    plain = said.partition(_MARK)[0].partition(_WAITS)[0]
+    return moment_of(plain.removeprefix(begin)) if plain.startswith(begin) else None
+
+
+def moment_of(text: str) -> int | None:
+    """Return the moment that a text of :func:`moment_text` is, or None for another text."""
     try:
         return to_ms(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError):
@@ -264,9 +324,10 @@ def put_again(message: Message) -> tuple[bytes, int]:
         schedule = schedule_of(message)
     except InvalidSchedule:
         return message.body, message.due_ms
-    since = _told_ms(message, _SINCE)
-    # The first moment that is to be put comes after the one that it says.
-    due_ms = message.due_ms if since is None else since + 1 - AHEAD_MS
+    # The first moment that is to be put comes after the one that it says, also if a full topic has
+    # refused it and the due is that of the next try.
+    told = since_ms(message, message.due_ms)
+    due_ms = message.due_ms if told is None else told + 1 - AHEAD_MS
     return carried(message, schedule).data, due_ms
 
 
@@ -274,10 +335,22 @@ def planned(message: Message) -> Planned:
     """Return a schedule as it stands; raises InvalidSchedule for a message that is none."""
     schedule = schedule_of(message)
     is_on = message.state is not State.DEAD and not schedule.paused
+    problem = message.last_error if message.state is State.DEAD else _held(message, schedule)
+    is_held = is_on and _HELD in (message.last_error or "")
     return Planned(
         schedule=schedule,
         state=message.state,
         next_ms=next_ms(message) if is_on else None,
         last_ms=fired_ms(message) or schedule.last_ms,
-        problem=message.last_error if message.state is State.DEAD else None,
+        problem=problem,
+        owed_ms=told_ms(message) if is_held else None,
     )
+
+
+def _held(message: Message, schedule: Schedule) -> str | None:
+    """Return why a schedule does not put messages now, or None."""
+    if reason := (message.last_error or "").partition(_HELD)[2]:
+        return f"tried again: {reason}"
+    if schedule.paused or (ms := waits_ms(message)) is None:
+        return None
+    return f"waits until {schedule.id_of(ms)} is done"

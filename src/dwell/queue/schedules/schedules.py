@@ -17,8 +17,17 @@ from dwell.message import DEFAULT_PRIORITY, Result, State
 from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.changing import Changing, Check, first_after, unchecked
 from dwell.queue.schedules.firer import Firer
-from dwell.queue.schedules.schedule import TOPIC, Planned, planned
+from dwell.queue.schedules.past import PastRuns, past_runs
+from dwell.queue.schedules.schedule import (
+    SETBACK_MS,
+    TOPIC,
+    Planned,
+    Preview,
+    Schedule,
+    planned,
+)
 from dwell.queue.schedules.sidethread import in_time
+from dwell.queue.schedules.times import plan
 from dwell.queue.schedules.words import changed, made
 
 #: The states that a schedule goes through as it fires, and how often each is looked at: one that
@@ -106,8 +115,10 @@ class Schedules:
         now_ms, found = self._queue.clock.now_ms(), await self.get(name)
         if found is None:
             return Result.UNKNOWN
-        # What would be refused is refused before others have to wait for the change.
-        await first_after(changed(found.schedule, words, now_ms), now_ms)
+        # What would be refused is refused before others have to wait for the change. Moments whose
+        # messages were refused are enough.
+        after_ms = (found.next_ms or now_ms) - 1 if found.owed_ms is None else found.owed_ms
+        await first_after(changed(found.schedule, words, now_ms), min(now_ms, after_ms))
         return await self._changing.change(
             name, lambda old: None if old is None else changed(old, words, now_ms)
         )
@@ -139,14 +150,48 @@ class Schedules:
         found = await self._existing(name)
         if found.next_ms is None:
             return []
-        schedule = found.schedule
-        now_ms, most, zone = self._queue.clock.now_ms(), values.limit(count, "count"), schedule.zone
+        if found.owed_ms is not None:
+            return await self._owed(found.schedule, found.owed_ms, count)
+        # After a clock went back by less than a minute, what has fired does not fire again.
+        last_ms = found.last_ms or 0
+        is_ahead = last_ms > self._queue.clock.now_ms() + SETBACK_MS
+        return await self._following(found.schedule, count, 0 if is_ahead else last_ms)
+
+    async def _owed(self, schedule: Schedule, since_ms: int, count: int) -> list[datetime]:
+        """Return the moments of a schedule whose messages were refused, and those after them."""
+        now_ms, how = self._queue.clock.now_ms(), (schedule.misfire, schedule.grace_ms)
+        owed = await in_time(schedule.name, lambda: plan(schedule.times, since_ms, now_ms, *how))
+        return [*_shown(schedule, owed.moments), *await self._following(schedule, count)][:count]
+
+    async def preview(self, count: int = 5, **when: Any) -> Preview:
+        """Return when a schedule would fire next, in its zone, and the line that it would keep.
+
+        ``when`` are the options of :meth:`put` that say so, from ``cron`` to ``when_off``. Nothing
+        is put. Raises InvalidSchedule as :meth:`put` does.
+        """
+        now_ms = self._queue.clock.now_ms()
+        schedule = made("preview", "preview", b"", when, now_ms)
+        await first_after(schedule, now_ms)
+        return Preview(await self._following(schedule, count), schedule.cron)
+
+    async def _following(self, schedule: Schedule, count: int, since_ms: int = 0) -> list[datetime]:
+        most = values.limit(count, "count")
+        after_ms = max(self._queue.clock.now_ms(), since_ms)
 
         def following() -> list[int]:
-            return list(islice(schedule.times.following(now_ms), most))
+            return list(islice(schedule.times.following(after_ms), most))
 
-        moments = await in_time(name, following)
-        return [from_ms(ms).astimezone(zone_of(zone)) for ms in moments]
+        return _shown(schedule, await in_time(schedule.name, following))
+
+    async def runs(self, name: str, count: int = 20, *, within: Delay = "10s") -> PastRuns:
+        """Return the last messages of a schedule, and what became of each, by the event log.
+
+        The search goes back from the newest event. After ``within`` it ends with what it has found;
+        ``is_whole`` tells whether it was over. Raises InvalidSchedule if no schedule has that name.
+        """
+        found, most = await self._existing(name), values.limit(count, "count")
+        within_s = values.delay_ms(within, "within") / 1000
+        return await past_runs(self._queue, found.schedule, most, within_s)
 
     async def pause(self, name: str) -> Result:
         """Pause a schedule: ``replaced``, ``kept`` if it was paused already, or ``unknown``."""
@@ -163,10 +208,13 @@ class Schedules:
         next does not change. Raises InvalidSchedule if no schedule has that name.
         """
         found = name if isinstance(name, Planned) else await self._existing(name)
-        ms = self._queue.clock.now_ms()
+        schedule, ms = found.schedule, self._queue.clock.now_ms()
+        if await in_time(schedule.name, lambda: schedule.times.before(ms)) == ms:
+            # Its id belongs to the run that comes at this moment.
+            ms += 1
         while True:
-            row = found.schedule.row_now(ms)
-            (put,) = await self._queue.put_rows(found.schedule.topic, [row])
+            row = schedule.row_now(ms)
+            (put,) = await self._queue.put_rows(schedule.topic, [row])
             if put.result is not Result.KEPT:
                 return put
             ms += 1
@@ -192,3 +240,8 @@ class Schedules:
             values.topic(name, "name"),
             lambda old: None if old is None else replace(old, paused=paused),
         )
+
+
+def _shown(schedule: Schedule, moments: Iterable[int]) -> list[datetime]:
+    """Return moments in the zone of a schedule."""
+    return [from_ms(ms).astimezone(zone_of(schedule.zone)) for ms in moments]

@@ -4,16 +4,19 @@ A schedule that fired by that clock is due again only after the time that the cl
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 
 import numpy as np
 
+from dwell.batch.puts import Puts
 from dwell.batch.results import results_of
-from dwell.errors import DwellError, InvalidSchedule, StoreClosed
+from dwell.errors import DwellError, IdExists, InvalidSchedule, StoreClosed
 from dwell.message import Message, Result, State
 from dwell.queue.carrier import Carrier
-from dwell.queue.schedules.schedule import SETBACK_MS, TOPIC, schedule_of, told_ms
+from dwell.queue.schedules.changing import row_at
+from dwell.queue.schedules.schedule import SETBACK_MS, TOPIC, put_again, schedule_of, told_ms
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +26,8 @@ _LOOK_S = 0.5
 #: is far away is reckoned anew.
 _FAR_MS = 24 * 3_600_000
 _MOST_NAMES = 5
+#: How many of the schedules that ended last are known, to be put again after a setback.
+_MOST_ENDED = 10_000
 
 
 class Setback:
@@ -31,16 +36,39 @@ class Setback:
     def __init__(self, queue: Carrier) -> None:
         self._queue = queue
         self._latest_ms = queue.clock.now_ms()
+        self._ended: dict[str, tuple[int, Message]] = {}
 
     def note(self, now_ms: int) -> None:
         """Note a time by which schedules are fired."""
         self._latest_ms = max(self._latest_ms, now_ms)
 
+    def note_end(self, message: Message) -> None:
+        """Note a schedule that has just ended, as it was taken."""
+        self._ended[message.id] = self._queue.clock.now_ms(), message
+        if len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+
+    async def _put_ended(self) -> None:
+        """Put schedules again that ended by a time to come; others of their names stay."""
+        now_ms = self._queue.clock.now_ms()
+        ended = [message for at_ms, message in self._ended.values() if at_ms > now_ms + SETBACK_MS]
+        for message in ended:
+            row = row_at(message.id, *put_again(message), now_ms)
+            with contextlib.suppress(IdExists):
+                await self._queue.store.put(Puts.of_rows(TOPIC, [row]), "error")
+            del self._ended[message.id]
+        if ended:
+            _say([message.id for message in ended])
+
     async def run(self) -> None:
         """Look at all schedules now and after each setback, until the queue is closed."""
         far_ms: int | None = _FAR_MS
+        is_back = False
         while True:
             try:
+                if is_back:
+                    await self._put_ended()
+                    is_back = False
                 if far_ms is not None and await self._make_due(far_ms):
                     far_ms = None
             except StoreClosed:
@@ -50,7 +78,7 @@ class Setback:
             await asyncio.sleep(_LOOK_S)
             now_ms = self._queue.clock.now_ms()
             if now_ms < self._latest_ms - SETBACK_MS:
-                far_ms, self._latest_ms = SETBACK_MS, now_ms
+                far_ms, self._latest_ms, is_back = SETBACK_MS, now_ms, True
             self.note(now_ms)
 
     async def _make_due(self, far_ms: int) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
@@ -27,11 +28,11 @@ class Times:
         return takewhile(lambda moment: moment <= self._end_ms, found)
 
     def after(self, ms: int) -> int | None:
-        """Return the first moment after one, or None where there is none."""
+        """Return the first moment after a given one, or None."""
         return next(self.following(ms), None)
 
     def before(self, ms: int) -> int | None:
-        """Return the last moment that is not after one, or None where there is none."""
+        """Return the last moment that is not after a given one, or None."""
         found = self._rule.before(min(ms, self._end_ms))
         return None if found is None or found < self._start_ms else found
 
@@ -103,8 +104,7 @@ def times_of(
     zone: str,
     start_ms: int | None,
     end_ms: int | None,
-    days_off: Sequence[str] = (),
-    when_off: str = "skip",
+    off: DaysOff | None = None,
 ) -> Times:
     """Return when a schedule fires that says so; raises InvalidSchedule.
 
@@ -118,7 +118,6 @@ def times_of(
         raise InvalidSchedule(f"schedule: got {told}, expected one of cron, every and rrule")
     if start_ms is not None and end_ms is not None and end_ms < start_ms:
         raise InvalidSchedule(f"end: got {end_ms}, expected {start_ms}, the start, or later")
-    off = DaysOff(days_off, when_off) if days_off else None
     if every_ms is not None:
         if off is not None:
             raise InvalidSchedule("days_off: got every beside it, expected cron or rrule")
@@ -129,5 +128,11 @@ def times_of(
         raise InvalidSchedule("rrule: got COUNT without a start or DTSTART to count from")
     text, begin_ms = cron or rrule or "", start_ms
     if begin_ms is None:
-        begin_ms = to_ms(datetime(1970, 1, 1, tzinfo=zone_of(zone)))
+        begin_ms = _first_ms(zone)
     return Times(rule_of(given[0], text, zone, begin_ms, off), start_ms, end_ms)
+
+
+@lru_cache(maxsize=1024)
+def _first_ms(zone: str) -> int:
+    """Return when the year 1970 begins in a zone."""
+    return to_ms(datetime(1970, 1, 1, tzinfo=zone_of(zone)))

@@ -83,7 +83,7 @@ _READERS: dict[str, tuple[str, Callable[[Any, int], object]]] = {
     "priority": ("priority", lambda value, _: values.priority(value)),
     "lease": ("lease_ms", lambda value, _: values.lease_ms(value)),
     "max_attempts": ("max_attempts", lambda value, _: values.max_attempts(value)),
-    "ttl": ("ttl_ms", _span("ttl")),
+    "ttl": ("ttl_ms", lambda value, _: values.positive_ms(value, "ttl")),
 }
 _RULES = {"cron", "every", "rrule"}
 #: These have no default that None could stand for.

@@ -22,6 +22,7 @@ const PAGES = {
   put: { label: "Put", may: (me) => me.put.length, page: async () => (await import("./put.js")).putPage },
   topic: { may: looks, page: () => topics.topicPage },
   message: { may: (me) => looks(me) || me.put.length, page: async () => (await import("./messages.js")).messagePage },
+  scheduleform: { may: (me) => may(me, "admin", SCHEDULES), page: async () => (await import("./scheduleform.js")).scheduleFormPage },
   schedule: { may: (me) => sees(me, SCHEDULES), page: async () => (await import("./schedules.js")).schedulePage },
 };
 
@@ -172,7 +173,7 @@ async function show() {
 }
 
 function menu(current) {
-  const group = { topic: "topics", message: "messages", schedule: "schedules" }[current] ?? current;
+  const group = { topic: "topics", message: "messages", schedule: "schedules", scheduleform: "schedules" }[current] ?? current;
   const there = Object.entries(PAGES).filter(([, page]) => page.label && page.may(me));
   fill(nav, there.map(([name, page]) => {
     const one = link(page.label, name);

@@ -43,6 +43,14 @@ export function field(label, name, attributes = {}, kind = "input") {
   return el("label", { class: attributes.wide ? "wide" : "" }, label, el(kind, { name, autocomplete: "off", ...attributes, wide: null }));
 }
 
+/** Return a labelled field of several lines. */
+export function area(label, name, rows, value = "") {
+  return el("label", { class: "wide" }, label, el("textarea", { name, rows, spellcheck: "false" }, value));
+}
+
+/** Return a labelled field for a name, as of a topic. */
+export const nameField = (label, name, value = "") => field(label, name, { value, required: true, maxlength: 200, pattern: "[A-Za-z0-9._:\\-]+" });
+
 export function select(label, name, options, value) {
   const made = options.map(([word, text]) => el("option", { value: word, selected: word === value }, text));
   return el("label", {}, label, el("select", { name }, made));

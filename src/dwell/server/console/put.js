@@ -2,7 +2,7 @@
 
 import { ask, path } from "./api.js";
 import { confirm } from "./actions.js";
-import { el, field, form, select } from "./dom.js";
+import { area, el, field, form, nameField, select } from "./dom.js";
 import { momentOf } from "./words.js";
 
 export async function putPage(page) {
@@ -19,11 +19,11 @@ export async function putPage(page) {
     });
   };
   return [page.title("Put a message"), form("Put a message", put,
-    field("Topic", "topic", { value: page.get("topic"), required: true, maxlength: 200, pattern: "[A-Za-z0-9._:\\-]+" }),
+    nameField("Topic", "topic", page.get("topic")),
     field("Delay (30m, 1h30m)", "delay", { maxlength: 40 }),
     field("or due at (your time)", "due", { type: "datetime-local", step: 1 }),
     field("Id (made when empty)", "id", { maxlength: 256 }), field("Key", "key", { maxlength: 256 }),
     select("If the id is there", "on_conflict", [["keep", "keep what is there"], ["replace", "replace it"], ["error", "refuse"]], "keep"),
-    el("label", { class: "wide" }, "Body (text)", el("textarea", { name: "body", rows: 8, spellcheck: "false" })),
+    area("Body (text)", "body", 8),
     el("button", { class: "main" }, "Put …"))];
 }

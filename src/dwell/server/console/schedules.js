@@ -12,7 +12,7 @@ const state = (row) => (row.state === "dead" ? el("span", { class: "bad" }, "can
 export async function schedulesPage(page) {
   const parts = [];
   for (const [word, label] of [["delayed", "Schedules"], ["dead", "Schedules that cannot fire"]]) parts.push(await listed(page, word, label));
-  return [page.title("Schedules"), ...parts];
+  return [page.title("Schedules"), page.may("admin", "dwell:schedules") ? el("p", {}, link("Put a schedule", "scheduleform")) : null, ...parts];
 }
 
 async function listed(page, word, label) {
@@ -58,9 +58,16 @@ export async function schedulePage(page) {
       return `${label} schedule ${name}: ${result}.`;
     },
   }), kind);
+  const past = page.may("read", row.topic) ? await page.ask("GET", path`v1/schedules/${name}/runs` + "?count=20") : null;
+  const runs = past && new Table("Last runs", [
+    { label: "Moment", show: (run) => link(time(run.moment_ms), "message", { topic: row.topic, id: run.id }) },
+    { label: "Put", show: (run) => time(run.put_ms) }, { label: "State", show: (run) => (run.state === "dead" ? el("span", { class: "bad" }, "dead") : run.state) },
+    { label: "Since", show: (run) => time(run.last_ms) }, { label: "Attempts", show: (run) => run.attempt },
+  ], (run) => run.id);
+  runs?.show(past.runs);
   return [page.title("Schedule ", their(name)),
     page.may("admin", "dwell:schedules")
-      ? el("div", { class: "row" }, row.paused ? act("Resume", "POST", "/resume") : act("Pause", "POST", "/pause"), act("Run now", "POST", "/run"), act("Delete", "DELETE", "", "bad")) : null,
+      ? el("div", { class: "row" }, row.paused ? act("Resume", "POST", "/resume") : act("Pause", "POST", "/pause"), act("Run now", "POST", "/run"), link("Change", "scheduleform", { name }), act("Delete", "DELETE", "", "bad")) : null,
     facts([
       ["State", state(row)], ["Problem", row.problem ? el("span", { class: "bad" }, their(row.problem)) : null], ["When", when(row)], ["Zone", their(row.zone)],
       ["Topic", link(their(row.topic), "topic", { name: row.topic })], ["From", row.start_ms ? time(row.start_ms) : null], ["Until", row.end_ms ? time(row.end_ms) : null],
@@ -69,5 +76,6 @@ export async function schedulePage(page) {
       ["Declared by", row.app ? their(row.app) : null],
     ]),
     el("h2", {}, "Next runs"), row.runs?.length ? el("ol", {}, row.runs.map((run) => el("li", {}, their(run)))) : el("p", {}, "None."),
+    past && el("h2", {}, "Last runs"), past && (past.runs.length ? runs.node : el("p", {}, past.is_whole ? "None in the event log." : "None in the part of the event log that was searched.")),
     el("h2", {}, "Body"), el("pre", { tabindex: 0, "aria-label": "Body" }, their(row.body ?? `${row.body_base64 ?? ""} (in base64)`))];
 }

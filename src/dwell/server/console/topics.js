@@ -114,4 +114,5 @@ const shownSettings = (settings) => [
   ["Most taken a second", settings.rate ? count(+settings.rate.toFixed(3)) : "no bound"],
   ["Most leased", settings.most_leased ? count(settings.most_leased) : "no bound"],
   ["Keys", [settings.ordered && "one message at a time, in order", settings.fair && "take turns"].filter(Boolean).join(", ") || "do not matter"],
+  ["Dead messages are kept", settings.keep_dead_ms ? `for ${span(settings.keep_dead_ms)}` : "for ever"],
 ];

@@ -30,6 +30,13 @@ export function span(ms) {
   return words.join(" ") || "0 s";
 }
 
+/** Return a span in milliseconds as requests have it: 1h30m. */
+export function spanText(ms) {
+  const units = [[86_400_000, "d"], [3_600_000, "h"], [60_000, "m"], [1000, "s"], [1, "ms"]];
+  let left = ms;
+  return units.map(([size, unit]) => { const many = Math.floor(left / size); left %= size; return many ? `${many}${unit}` : ""; }).join("") || "0s";
+}
+
 /** Return a moment as text, in the zone of who looks. */
 export function moment(ms, { seconds = true } = {}) {
   const at = new Date(ms);

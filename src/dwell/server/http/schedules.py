@@ -23,15 +23,21 @@ from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.schedules.words import changed, made
 from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
+from dwell.server.http.filters import MOST_LOOK_S
 from dwell.server.http.messageheaders import request_of
 from dwell.server.http.paging import cursor_of
 from dwell.server.http.schemas.answers import (
+    PastRunsAnswer,
+    PreviewAnswer,
     PutResult,
+    RunRow,
     ScheduleAnswer,
     ScheduleRow,
     SchedulesPage,
 )
 from dwell.server.http.schemas.requests import (
+    PastRunsQuery,
+    PreviewRequest,
     RunsQuery,
     ScheduleChange,
     ScheduleRequest,
@@ -102,6 +108,29 @@ async def get_schedule(call: Call) -> Answer:
     runs = await call.queue.schedules.next(found.schedule.name, ask.runs) if ask.runs else []
     row = msgspec.structs.replace(_row(found), runs=[run.isoformat() for run in runs])
     return call.answer(row)
+
+
+async def preview(call: Call) -> Answer:
+    """Return when a schedule with this rule would fire next; nothing is put."""
+    ask = request_of(call, PreviewRequest)
+    words: dict[str, Any] = {word: getattr(ask, word) for word in PreviewRequest.__struct_fields__}
+    del words["every_ms"]
+    found = await call.queue.schedules.preview(**{**words, "every": span(ask, "every")})
+    return call.answer(PreviewAnswer([run.isoformat() for run in found.runs], found.cron))
+
+
+async def past_runs(call: Call) -> Answer:
+    """Return the last messages of a schedule, and what became of each, from the event log.
+
+    A request searches for a second at most.
+    """
+    found = await _existing(call)
+    _allow_also(call, [found.schedule.topic])
+    name, ask = found.schedule.name, call.query(PastRunsQuery)
+    runs, is_whole = await call.queue.schedules.runs(name, ask.count, within=MOST_LOOK_S)
+    return call.answer(
+        PastRunsAnswer(msgspec.convert(runs, list[RunRow], from_attributes=True), is_whole)
+    )
 
 
 async def list_schedules(call: Call) -> Answer:
