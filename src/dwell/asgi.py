@@ -21,6 +21,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from dwell.errors import StoreClosed
+from dwell.handle import Handle
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
 from dwell.tasks import finished
@@ -133,7 +134,7 @@ def _raise(error: BaseException | None) -> None:
 def _is_at(worker: Worker, url: str | os.PathLike[str]) -> bool:
     """Tell whether a worker was made with a URL, or with another one of the same folder."""
     source = worker.source
-    return not isinstance(source, Queue) and _place(source) == _place(url)
+    return not isinstance(source, Queue | Handle) and _place(source) == _place(url)
 
 
 def _place(url: str | os.PathLike[str]) -> str:

@@ -41,10 +41,16 @@ class Handle:
         told = hint if hasattr(Queue, name) else ""
         raise AttributeError(f"a handle has no {name!r}, it is a store that is not open yet{told}")
 
+    def _new_queue(self) -> Queue:
+        """Return a queue over the store; raises RuntimeError if another one is open."""
+        if self._queue is not None and self._queue.is_open:
+            raise RuntimeError("this dwell.open(...) is open already; call dwell.open again")
+        self._queue = self._kind(self.store)
+        return self._queue
+
     async def __aenter__(self) -> Queue:
-        queue = self._kind(self.store)
+        queue = self._new_queue()
         await queue.open()
-        self._queue = queue
         return queue
 
     async def __aexit__(self, *error: object) -> None:
@@ -52,7 +58,7 @@ class Handle:
         await self._queue.close()
 
     def __enter__(self) -> SyncQueue:
-        queue = SyncQueue(self._kind(self.store))
+        queue = SyncQueue(self._new_queue())
         queue.open()
         self._sync = queue
         return queue

@@ -294,7 +294,7 @@ DELAY_LEVELS_MS = (
 )
 
 
-class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a topic, and defaults for messages without their own values.
 
     ``lease_ms``: how long a taker holds a message. ``max_attempts``: takes before it is dead.
@@ -308,7 +308,8 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     once. ``most_leased``: how many messages they hold at a time, 0 for no
     limit. ``ordered``: messages of one key are taken one at a time and in order, the next only when
     the previous message is gone or dead. ``fair``: keys take turns, so that a key with many
-    messages does not hold up the others; priorities do not count.
+    messages does not hold up the others; priorities do not count. ``keep_dead_ms``: how long a dead
+    message is kept before it is cancelled, 0 for ever.
     """
 
     lease_ms: int = 60_000
@@ -323,3 +324,4 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     most_leased: int = 0
     ordered: bool = False
     fair: bool = False
+    keep_dead_ms: int = 0

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 from dwell.clock import RealClock, SimulatedClock
+from dwell.server.http import filters
 from dwell.server.http.openapi import document
 from dwell.server.http.port import HttpPort
 from dwell.server.inflight import InFlight
@@ -891,6 +892,32 @@ async def test_find_and_take_where_as_json():
             "is_complete": True,
         }
         assert await caller.post("/v1/find-stale", {}) == {"stale": []}
+
+
+async def test_a_topic_is_deleted():
+    async with calling() as caller:
+        queue = caller.server.queue
+        await queue.put_many("t", ["x"] * 3)
+        await queue.configure("t", lease_ms=5_000)
+        answer = await caller.ask("DELETE", "/v1/topics/t")
+        assert answer == {"cancelled": 3, "is_complete": True}
+        assert (await caller.get("/v1/topics"))["topics"] == {}
+        assert (await queue.settings("t")).lease_ms == 60_000
+
+
+async def test_settings_are_reset_only_once_a_topic_is_clear(monkeypatch):
+    monkeypatch.setattr(filters, "MOST_LOOKED_AT", 1_000)
+    async with calling() as caller:
+        queue = caller.server.queue
+        await queue.put_many("t", ["x"] * 2_500)
+        await queue.configure("t", paused=True)
+        answers = []
+        while not answers or not answers[-1]["is_complete"]:
+            assert (await queue.settings("t")).paused
+            answers.append(await caller.ask("DELETE", "/v1/topics/t"))
+        assert len(answers) > 1
+        assert sum(answer["cancelled"] for answer in answers) == 2_500
+        assert not (await queue.settings("t")).paused
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import dwell
 from dwell.clock import RealClock
 from dwell.message import State
+from dwell.queue import lookback
 from dwell.server import window
 from dwell.server.board import board, shared
 from dwell.server.board.board import Board, Look
@@ -340,7 +341,7 @@ async def test_the_history_of_a_message_begins_with_its_put():
 
 async def test_a_long_search_says_how_far_it_came(monkeypatch):
     monkeypatch.setattr(histories, "MOST_LOOK_S", 0)
-    monkeypatch.setattr(histories, "_PAGE", 10)
+    monkeypatch.setattr(lookback, "PAGE", 10)
     monkeypatch.setattr(histories, "_SWEPT", 10)
     async with calling() as caller:
         queue = caller.server.queue

@@ -125,6 +125,7 @@ CHANGES = {
     ("PATCH", "/v1/topics/t/settings"): ({"paused": True}, {"settings": {"paused": True}}),
     ("PUT", "/v1/topics/t/settings"): ({"lease_ms": 1000}, {"topic": "t"}),
     ("POST", "/v1/topics/t/clear"): (None, {"cancelled": 1, "is_complete": True}),
+    ("DELETE", "/v1/topics/t"): (None, {"cancelled": 1, "is_complete": True}),
     ("POST", "/v1/topics/t/cancel"): (
         {"filter": {"states": ["ready"]}},
         {"matched": 1, "results": {"cancelled": 1}},
@@ -166,7 +167,7 @@ async def test_each_change_is_a_line(tmp_path, where, change):
         assert caller.status == 403
         await until_async(lambda: len(logs.of("audit")) == 2)
         done, refused = logs.of("audit")
-        template = path.replace("/t/", "/{topic}/").replace("/n", "/{name}")
+        template = re.sub(r"/t(?=/|$)", "/{topic}", path).replace("/n", "/{name}")
         assert done["endpoint"] == f"{method} {template}"
         assert (done["token"], done["status"], done["port"]) == ("root", status, "http")
         for name, value in said.items():

@@ -10,11 +10,12 @@ import dwell
 from dwell import Result
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.memory import MemoryStore
 from tests.http.between import between
 from tests.http.served import served
 from tests.http.wire import Wire, request
 from tests.server.process import ServerProcess
-from tests.waiting import until_async
+from tests.waiting import PATIENCE_S, until_async
 
 CALLERS = 64
 PUT = "/v1/topics/t/messages"
@@ -70,8 +71,8 @@ async def test_no_caller_notices_that_the_server_was_killed_and_came_back(tmp_pa
     finally:
         is_over.set()
         server.__exit__()
-    # What a take leased whose answer was lost comes back when its lease ends.
-    assert counts.ready + counts.leased == done["put"] - done["acked"]
+    # No message waits for the end of a lease whose answer was lost.
+    assert (counts.ready, counts.leased) == (done["put"] - done["acked"], 0)
 
 
 async def test_a_repeat_after_a_lost_answer_is_told_what_was_done(tmp_path, tokens):
@@ -101,17 +102,97 @@ async def test_a_repeat_after_a_lost_answer_is_told_what_was_done(tmp_path, toke
             assert (counts.ready, counts.leased, counts.dead) == (2, 0, 0)
 
 
-async def test_a_take_that_is_late_is_not_repeated(tmp_path):
+@pytest.mark.parametrize("store", ["folder", "memory"])
+async def test_a_take_that_is_late_is_repeated_if_the_store_can_undo_it(tmp_path, store):
+    kept = (
+        EmbeddedStore(tmp_path / "store") if store == "folder" else MemoryStore(dwell.RealClock())
+    )
     async with (
-        served(EmbeddedStore(tmp_path / "store")) as server,
+        served(kept) as server,
         between(server.url) as proxy,
         dwell.open(proxy.url, timeout=0.2) as queue,
     ):
+        await queue.put("t", "x")
         proxy.break_("silent", 1)
         before = proxy.requests
-        with pytest.raises(dwell.ServerUnreachable):
-            await queue.take("t")
-        assert proxy.requests == before + 1
+        if store == "folder":
+            (message,) = await queue.take("t")
+            assert (message.attempt, message.body) == (1, b"x")
+            assert await queue.ack(message) is Result.ACKED
+        else:
+            with pytest.raises(dwell.ServerUnreachable):
+                await queue.take("t")
+            assert proxy.requests == before + 1
+
+
+@pytest.mark.parametrize("wait", [0, "30s"])
+async def test_a_take_whose_answer_was_lost_gives_its_messages(tmp_path, tokens, wait):
+    store = EmbeddedStore(tmp_path / "store")
+    async with served(store, tokens=tokens) as server, between(server.url) as proxy:
+        token = None if tokens is None else "secret"
+        async with dwell.open(proxy.url, token=token) as queue:
+            await queue.put_many("t", ["x"] * 3)
+            other = await queue.take("t", lease="1h")
+            for _ in range(2):
+                # The server believes that the answer has arrived.
+                proxy.break_("mute", requests=1)
+                batch = await queue.take("t", 10, lease="1h", wait=wait)
+                assert batch.attempt.tolist() == [1, 1]
+                assert await queue.release(batch, counted=False) == [Result.RELEASED] * 2
+            assert await queue.ack(other) == [Result.ACKED]
+
+
+async def test_a_repeat_ends_the_wait_of_the_send_before(tmp_path):
+    """The first send waits on a connection whose loss the server does not see."""
+    async with served(EmbeddedStore(tmp_path / "store")) as server:
+        first, second = await Wire.open(server), await Wire.open(server)
+        ask = {"topics": "t", "lease": "1h", "wait": "300s", "poll": "p"}
+        waiting = asyncio.ensure_future(
+            first.ask(request("POST", "/v1/take", ask, dwell_call="1f00"))
+        )
+        await until_async(lambda: server.queue.waiting.get("t"))
+        again = asyncio.ensure_future(
+            second.ask(request("POST", "/v1/take", ask, dwell_call="1f01;again"))
+        )
+        assert (await asyncio.wait_for(waiting, PATIENCE_S)).value["messages"] == []
+        await until_async(lambda: server.queue.waiting.get("t"))
+        await server.queue.put("t", "x")
+        assert len((await again).value["messages"]) == 1
+
+
+async def test_a_send_that_arrives_after_its_repeat_takes_nothing(tmp_path):
+    async with served(EmbeddedStore(tmp_path / "store")) as server:
+        wire = await Wire.open(server)
+        await server.queue.put_many("t", ["x"] * 2)
+        ask = {"topics": "t", "lease": "1h"}
+        repeat = await wire.ask(request("POST", "/v1/take", ask, dwell_call="1f01;again"))
+        assert len(repeat.value["messages"]) == 1
+        late = await wire.ask(request("POST", "/v1/take", ask, dwell_call="1f00"))
+        assert late.value["messages"] == []
+        other = await wire.ask(request("POST", "/v1/take", ask, dwell_call="2f00"))
+        assert len(other.value["messages"]) == 1
+
+
+async def test_a_repeat_that_is_late_takes_nothing_from_a_later_one(tmp_path):
+    async with served(EmbeddedStore(tmp_path / "store")) as server:
+        wire = await Wire.open(server)
+        await server.queue.put_many("t", ["x"] * 3)
+
+        async def take(number):
+            ask = {"topics": "t", "limit": 3, "lease": "1h"}
+            told = await wire.ask(request("POST", "/v1/take", ask, dwell_call=number))
+            return [one["receipt"] for one in told.value["messages"]]
+
+        first = await take("1f00")
+        second = await take("1f01;again")
+        assert len(first) == len(second) == 3
+        assert not {*first} & {*second}
+        third = await take("1f02;again")
+        # The second request came late and has undone only the first.
+        assert await take("1f01;again") == []
+        assert await server.queue.ack(third) == [Result.ACKED] * 3
+        assert await server.queue.ack(second) == [Result.STALE] * 3
+        assert await take("1f03;again") == []
 
 
 async def test_a_repeat_is_told_what_was_done_by_a_server_that_drains(tmp_path):
@@ -149,18 +230,19 @@ async def test_a_repeat_brings_nothing_new_to_a_server_that_drains(ids, tmp_path
 
 
 @pytest.mark.parametrize("status", ["408 Request Timeout", "502 Bad Gateway", "504 Timeout"])
-async def test_a_take_that_a_proxy_answers_with_an_error_is_not_repeated(tmp_path, status):
-    """The server has handed the messages over, so that each repeat would lease more."""
+async def test_a_take_that_a_proxy_answers_with_an_error_leases_once(tmp_path, status):
+    """The server has handed the messages over, and each repeat releases them."""
     async with (
         served(EmbeddedStore(tmp_path / "store")) as server,
         between(server.url) as proxy,
-        dwell.open(proxy.url) as queue,
+        dwell.open(proxy.url, retries=2) as queue,
     ):
         await queue.put_many("t", ["x"] * 100)
         proxy.error = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode()
         proxy.break_("error", only=b"/v1/take")
         with pytest.raises(dwell.ServerUnreachable):
             await queue.take("t", 10, lease="1h")
+        assert proxy.requests > 2
         proxy.break_("pass")
         assert (await queue.stats()).topics["t"].leased == 10
 

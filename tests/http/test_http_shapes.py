@@ -30,8 +30,9 @@ _MANY = int(os.environ.get("DWELL_SHAPES", "1000"))
 _PER_SERVER, _BYTES_PER_SERVER = 100, 200_000_000
 #: How long an answer may take on a busy machine: what waits ends with the client's half.
 _MOST_S = 60.0
-#: How long one turn may compute.
-_MOST_TURN_S = 0.1
+#: How long one turn may compute, and how often the requests are made where one takes longer: other
+#: programs make the processor slower for a while, and a turn that is too long always is.
+_MOST_TURN_S, _TRIES = 0.1, 4
 #: The longest refusal: what came is not said again.
 _MOST_REFUSAL_BYTES = 20_000
 _MOST_READ_BYTES = 100_000
@@ -210,11 +211,15 @@ def test_whatever_its_shape_a_request_is_answered(target, endpoint):
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 @_EACH
 def test_no_turn_is_long(tmp_path, monkeypatch, without_garbage, endpoint, kind):
-    turns = Turns(monkeypatch)
-    folders = (tmp_path / f"{number}" for number in range(_MANY))
+    folders = (tmp_path / f"{number}" for number in range(_TRIES * _MANY))
     make = memory if kind == "memory" else lambda: EmbeddedStore(next(folders))
     seed = random.randrange(1 << 32) if "DWELL_SHAPES" in os.environ else 1
     print(f"seed {seed}")
-    with Target(make, turns) as target:
-        ask_all(target, endpoint, _MANY // 2, seed)
-    assert turns.longest_s < _MOST_TURN_S, (turns.longest_s, turns.what)
+    for _ in range(_TRIES):
+        with monkeypatch.context() as patch:
+            turns = Turns(patch)
+            with Target(make, turns) as target:
+                ask_all(target, endpoint, _MANY // 2, seed)
+        if turns.longest_s < _MOST_TURN_S:
+            return
+    pytest.fail(f"{turns.what} took {turns.longest_s} s")

@@ -11,23 +11,25 @@ from tests.redis.servers import redis_cluster, redis_server, valkey_binary
 # redis-py lets go of a connection without closing it when its node died, and when it was opened
 # just as the time to open it was over or whoever asked was cancelled, as happens on a busy machine.
 # asyncio closes it when it is collected as garbage, and warns of that.
-_LET_GO = tuple(
-    f"ignore:Exception ignored in. <{what}:pytest.PytestUnraisableExceptionWarning"
-    for what in (
-        "socket.socket",
-        "function StreamWriter.__del__",
-        "function _SelectorTransport.__del__",
-        "function AbstractConnection.__del__",
-        "function ClusterNode.__del__",
+_LET_GO = pytest.mark.filterwarnings(
+    *(
+        f"ignore:Exception ignored in. <{what}:pytest.PytestUnraisableExceptionWarning"
+        for what in (
+            "socket.socket",
+            "function StreamWriter.__del__",
+            "function _SelectorTransport.__del__",
+            "function AbstractConnection.__del__",
+            "function ClusterNode.__del__",
+        )
     )
 )
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    folder = Path(__file__).parent
     for item in items:
-        if Path(__file__).parent in item.path.parents:
-            for let_go in _LET_GO:
-                item.add_marker(pytest.mark.filterwarnings(let_go))
+        if item.path.parent == folder:
+            item.add_marker(_LET_GO)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,6 +16,21 @@ from dwell.store.redis.limits import Limits
 from dwell.testing.domains import TOPICS
 from dwell.testing.machine import StoreMachine
 from dwell.testing.suite import StoreSuite
+from dwell.testing.suite.arrows import Arrows
+from dwell.testing.suite.fairness import Fairness
+from dwell.testing.suite.follows import Follows
+from dwell.testing.suite.ids import ByIdVerbs
+from dwell.testing.suite.limits import Limits as TopicLimits
+from dwell.testing.suite.notices import Notices
+from dwell.testing.suite.picks import Picks
+from dwell.testing.suite.puts import Puts
+from dwell.testing.suite.queries import Queries
+from dwell.testing.suite.rates import Rates
+from dwell.testing.suite.reading import Reading
+from dwell.testing.suite.receipts import Receipts
+from dwell.testing.suite.results import Results
+from dwell.testing.suite.sweeps import Sweeps
+from dwell.testing.suite.takes import Takes
 from tests import RUNS
 from tests.http.between import Between
 
@@ -37,14 +52,22 @@ class TestRedisStore(StoreSuite):
         return new_store(self.url, clock)
 
 
-class TestBlocks(TestRedisStore):
-    """The same where even two messages, or a single one, are a block."""
+class TestBlocks(Arrows, Puts, Takes, TopicLimits, Rates, Fairness, Picks, Receipts, ByIdVerbs):
+    """What blocks change, where even two messages, or a single one, are a block."""
+
+    @pytest.fixture(autouse=True)
+    def server(self, redis_url):
+        self.url = redis_url
 
     async def make_store(self, clock: SimulatedClock) -> RedisStore:
         return new_store(self.url, clock, packed=1)
 
 
-class TestFourShards(StoreSuite):
+class TestFourShards(
+    Arrows, Takes, TopicLimits, Receipts, Results, Follows, Notices, Reading, Sweeps, Queries
+):
+    """What is gathered of several shards."""
+
     shards = 4
 
     @pytest.fixture(autouse=True)
@@ -56,23 +79,25 @@ class TestFourShards(StoreSuite):
 
 
 @pytest.mark.campaign
-class TestValkeyStore(StoreSuite):
+class TestBlocksOnValkey(StoreSuite):
     @pytest.fixture(autouse=True)
     def server(self, valkey_url):
         self.url = valkey_url
 
     async def make_store(self, clock: SimulatedClock) -> RedisStore:
-        return new_store(self.url, clock)
+        return new_store(self.url, clock, packed=1)
 
 
 @pytest.mark.campaign
-class TestClusterStore(StoreSuite):
+class TestShardsOfACluster(StoreSuite):
+    shards = 4
+
     @pytest.fixture(autouse=True)
     def server(self, cluster_url):
         self.url = cluster_url
 
     async def make_store(self, clock: SimulatedClock) -> RedisStore:
-        return new_store(self.url, clock)
+        return new_store(self.url, clock, shards=self.shards)
 
 
 #: Every threshold small, so that each path behind one is gone through thousands of times. Only a

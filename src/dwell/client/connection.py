@@ -149,9 +149,10 @@ class Connection:
 
         A request that the server cannot have executed is repeated. If the server may have executed
         it, it is repeated only when it ``is_safe`` to repeat or has a call ``number``, so that the
-        server recognizes the repeat. A request that ``is_take`` is repeated when its connection was
-        lost, as the server then releases the messages. It is not repeated after a timeout or an
-        error of a proxy: its messages may be on their way, and return only when their lease ends.
+        server recognizes the repeat. A request that ``is_take`` without a number is repeated when
+        its connection was lost, as the server then releases the messages. It is not repeated after
+        a timeout or an error of a proxy: its messages may be on their way, and return only when
+        their lease ends.
         """
         headers = {"accept": accept}
         if number:
@@ -169,6 +170,8 @@ class Connection:
             if pause_s is None or (answer.maybe_done and not (is_safe or is_given_back)):
                 raise answer.error
             if number and answer.maybe_done:
+                # The repeat of a take has the next number (see dwell.wire.callnumber).
+                number += is_take
                 headers[CALL_HEADER] = f"{number:x}{AGAIN_MARK}"
             await asyncio.sleep(pause_s)
 

@@ -62,6 +62,7 @@ from dwell.message import (
 from dwell.store.base import AckResults, Delays, Errors
 from dwell.tasks import end, finished, whole
 from dwell.wire import columns
+from dwell.wire.callnumber import MOST_REPEATS
 from dwell.wire.columns import (
     BatchColumns,
     EventColumns,
@@ -198,6 +199,7 @@ class HttpStore(Counting):
             accept=columns.MEDIA_TYPE,
             wait_s=wait_ms / 1000,
             is_take=path == _TAKE,
+            number=self._call_number() if path == _TAKE and "ids" not in ask else 0,
         )
         page = page_of(decoded(data, BatchColumns))
         if page.messages.receipts is None and len(page.messages):
@@ -591,7 +593,7 @@ class HttpStore(Counting):
 
     def _call_number(self) -> int:
         """Return a number for a new request, 0 if the server does not recognize repeats."""
-        return self._draw.randrange(1, MOST_FIRST) if self._knows_repeats else 0
+        return self._draw.randrange(1, MOST_FIRST - MOST_REPEATS) if self._knows_repeats else 0
 
 
 def _words_of(which: Selection) -> dict[str, Any]:

@@ -24,6 +24,11 @@ class Calling:
         self._which: np.ndarray | None = None
         self.is_again = is_again
 
+    @property
+    def following(self) -> int:
+        """The number of the next message, without the mark of a repeat."""
+        return self._next
+
     def skip(self, which: np.ndarray) -> None:
         """Give the next numbers to some messages of a batch only, those where ``which`` is true."""
         self._which = which

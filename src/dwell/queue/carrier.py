@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from dwell.batch.batch import Batch
+from dwell.batch.events import EventPage
 from dwell.batch.page import Page
 from dwell.batch.puts import Put, PutAnswer
 from dwell.clock import Clock
@@ -65,6 +66,10 @@ class Carrier(Protocol):
     @property
     def scan(self) -> Callable[..., Awaitable[Page]]:
         """Return one page of messages."""
+
+    @property
+    def events(self) -> Callable[[int, int], Awaitable[EventPage]]:
+        """Return events from a position on."""
 
     @property
     def store(self) -> Store:

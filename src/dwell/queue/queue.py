@@ -11,6 +11,8 @@ from functools import partial
 from os import PathLike
 from typing import Any, Self, TypeVar, Unpack
 
+import msgspec
+
 from dwell.batch.batch import Batch
 from dwell.batch.events import EventPage
 from dwell.batch.page import Cursor, Page
@@ -37,6 +39,7 @@ from dwell.queue.exports.report import Imported
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.remotetakers import RemoteTakers
+from dwell.queue.retention import Retention
 from dwell.queue.schedules.schedules import Schedules
 from dwell.queue.searcher import RemoteSearcher, Searcher
 from dwell.queue.tablecolumns import pyarrow
@@ -72,6 +75,7 @@ class Queue(Counting):
         )
         self._takers: Takers
         self._ticker: Ticker | None = None
+        self._retention: Retention | None = None
         self._closing: asyncio.Task[None] | None = None
         if isinstance(store, RemoteStore):
             # The server of the store serves waiting takes, time and searches.
@@ -81,6 +85,7 @@ class Queue(Counting):
             self._takers = Takers(store, self._turns)
             self._searcher = Searcher(store)
             self._ticker = Ticker(store, self._takers.fail)
+            self._retention = Retention(store)
         self._gatherers: tuple[Gatherer[Any, Any, Any], ...] = tuple(
             part for part in vars(self).values() if isinstance(part, Gatherer)
         )
@@ -157,6 +162,8 @@ class Queue(Counting):
         self._watchers.open(home, self._store.most_joined)
         if self._ticker is not None:
             self._ticker.start()
+        if self._retention is not None:
+            self._retention.start()
         self._is_open = True
 
     async def close(self) -> None:
@@ -172,6 +179,8 @@ class Queue(Counting):
             await finished(self._closing)
 
     async def _close(self) -> None:
+        if self._retention is not None:
+            await self._retention.stop()
         if self._ticker is not None:
             await self._ticker.stop()
         await self._takers.close()
@@ -424,6 +433,17 @@ class Queue(Counting):
         topic = values.topic(topic)
         self.check_open()
         return await self._searcher.clear(topic)
+
+    async def delete_topic(self, topic: str) -> int:
+        """Cancel every message of a topic that is not leased, and reset its settings.
+
+        Returns the number of cancelled messages. A topic is listed as long as it has messages, and
+        those that are leased stay with their takers. Ids of acked messages stay remembered. A put,
+        also by a schedule, makes the topic again.
+        """
+        count = await self.clear(topic)
+        await self.configure(topic, **msgspec.structs.asdict(TopicSettings()))
+        return count
 
     async def sweep(
         self, wanted: Wanted = EVERY, *, start: int = 0, stop: int = 2**63 - 1, limit: int = 1000

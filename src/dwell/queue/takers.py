@@ -12,10 +12,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Container, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dwell.batch.batch import Batch
 from dwell.batch.blobs import total_bytes
 from dwell.errors import DwellError, StoreClosed
-from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
+from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES, U64
+from dwell.queue.calling import calling_now
 from dwell.queue.gather import Rounds, fail
 from dwell.queue.home import Home
 from dwell.queue.spacing import Spacing
@@ -43,6 +46,7 @@ class Taker:
         "is_parked",
         "is_waiting",
         "limit",
+        "number",
         "sleeper",
         "wait_ms",
         "was_woken",
@@ -55,6 +59,9 @@ class Taker:
         self.future = future
         self.wish = wish
         self.limit = limit
+        calling = calling_now()
+        #: The call number of its request, 0 without one.
+        self.number = 0 if calling is None else calling.following
         self.wait_ms = wait_ms
         self.is_over = wait_ms == 0
         self.is_waiting = False
@@ -70,7 +77,7 @@ _FEW_TOPICS = 8
 class Take:
     """Takers with equal wishes, served by one call of the store; ``topics`` are their topics."""
 
-    __slots__ = ("limit", "takers", "topics", "was_woken", "wish")
+    __slots__ = ("calls", "limit", "takers", "topics", "was_woken", "wish")
 
     def __init__(self, wish: Wish, takers: Sequence[Taker]) -> None:
         self.wish = wish
@@ -79,6 +86,11 @@ class Take:
         self.topics: Container[str] = frozenset(wish.topics) if is_wide else wish.topics
         self.takers = takers
         self.limit = sum(taker.limit for taker in takers)
+        #: The call number of each message that may come, if any taker has one.
+        self.calls: U64 | None = None
+        if any(taker.number for taker in takers):
+            numbers = np.array([taker.number for taker in takers], np.uint64)
+            self.calls = np.repeat(numbers, [taker.limit for taker in takers])
         self.was_woken = False
 
 
@@ -249,7 +261,10 @@ class Takers:
             return fail([taker.future for taker in take.takers], error)
 
     def _ask_store(self, take: Take) -> Awaitable[Batch]:
-        return self._store.take(take.wish.topics, take.limit, *take.wish[1:])
+        topics, lease_ms, owner = take.wish
+        # Only a store that keeps call numbers takes them.
+        calls: dict[str, Any] = {} if take.calls is None else {"calls": take.calls}
+        return self._store.take(topics, take.limit, lease_ms, owner, **calls)
 
     def _hand_out(self, take: Take, batch: Batch) -> None:
         at, size = 0, len(batch)
@@ -257,6 +272,10 @@ class Takers:
         unserved = []
         for taker in take.takers:
             if taker.future.done():
+                if take.calls is not None:
+                    # Its messages have its number, so no other taker gets them.
+                    self._give_back(batch[at : at + taker.limit])
+                    at += taker.limit
                 continue
             if at < size:
                 taker.future.set_result(batch if is_whole else batch[at : at + taker.limit])

@@ -58,9 +58,9 @@ class _SealedStore:
 
     # --- giving ---------------------------------------------------------------------------------
 
-    async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
-        """Lease at most ``limit`` ready messages."""
-        return self._closed(await self._store.take(topics, limit, lease_ms, owner))
+    async def take(self, topics: Sequence[str], *how: Any, **calls: Any) -> Batch:
+        """Lease ready messages."""
+        return self._closed(await self._store.take(topics, *how, **calls))
 
     async def take_ids(self, topic: str, ids: Sequence[bytes], *how: Any, **more: Any) -> Batch:
         """Lease the given messages that are ready."""

@@ -54,7 +54,7 @@ _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _PREFIX = re.compile(rf"[A-Za-z0-9._:-]{{0,{MAX_TOPIC_CHARS}}}")
 _WAYS = "DWELL_TOKEN, the option token, or the header Authorization says which"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 #: How many secrets one token may have.
 _MOST_SECRETS = 10
 _TOLD_EVERY_MS = 60_000

@@ -104,7 +104,8 @@ class Store(ABC):
     secret: bytes = b""
     #: Whether put, ack, release, bury, cancel, kick and reschedule take call numbers, so that a
     #: repeat returns the first results (:mod:`dwell.batch.calls`): put as a column, the others as
-    #: ``calls``, one for each message, 0 for a message without one.
+    #: ``calls``, one for each message, 0 for a message without one. Its takes have ``calls``, too:
+    #: a number for each message in the order of the answer, for :meth:`undo_takes`.
     keeps_calls: bool = False
     #: Whether :meth:`take_ids` takes a ``limit``, so that many ids of which few may be taken need
     #: one call.
@@ -280,6 +281,14 @@ class Store(ABC):
         """Return the first results of repeated calls, 0 for calls without one."""
         return np.zeros(len(calls), np.uint8)
 
+    async def undo_takes(self, calls: U64) -> int:
+        """Release what the takes of some call numbers have leased, as if it were never taken.
+
+        Leases that ended, or belong to a later take, stay as they are. Returns how many messages
+        were released.
+        """
+        return 0
+
     @abstractmethod
     async def get(
         self, topic: str, ids: Sequence[bytes]
@@ -403,6 +412,12 @@ class Store(ABC):
     @abstractmethod
     async def settings(self, topic: str) -> TopicSettings:
         """Return the settings of a topic."""
+
+    async def dead_retentions(self) -> dict[str, int]:
+        """Return the ``keep_dead_ms`` of each topic that sets it; the queue cancels by it."""
+        topics = (await self.stats()).topics
+        kept = {topic: (await self.settings(topic)).keep_dead_ms for topic in topics}
+        return {topic: keep_ms for topic, keep_ms in kept.items() if keep_ms}
 
     @abstractmethod
     async def tick(self, now_ms: int) -> int | None:

@@ -1,7 +1,9 @@
 """The header with the call number of a request, which tells a server that a request is a repeat.
 
 ``dwell-call: 1a2b`` is a hexadecimal number that the client draws at random below 2**62; a repeat,
-after an answer that did not come, sends ``dwell-call: 1a2b;again``.
+after an answer that did not come, sends ``dwell-call: 1a2b;again``. A repeat of a take sends the
+next number, ``1a2c;again``, and the messages that the numbers before it had leased are released: if
+a repeat is delayed on its way, it releases nothing that a later repeat has delivered.
 """
 
 from dwell.batch.calls import MOST_FIRST
@@ -9,6 +11,8 @@ from dwell.errors import InvalidInput
 
 CALL_HEADER = "dwell-call"
 AGAIN_MARK = ";again"
+#: How often a take is repeated at most.
+MOST_REPEATS = 64
 
 _MOST_DIGITS = 16
 

@@ -44,7 +44,7 @@ from dwell.server.quotas import Room
 from dwell.server.service import Service
 from dwell.server.shares import Share
 from dwell.server.tokens import Grant, Right, check_grant
-from dwell.wire.callnumber import CALL_HEADER, parse_call
+from dwell.wire.callnumber import CALL_HEADER, MOST_REPEATS, parse_call
 from dwell.wire.unknown import explained
 
 T = TypeVar("T")
@@ -53,6 +53,8 @@ T = TypeVar("T")
 MAX_REQUEST_BYTES = 2 * MAX_BATCH_BYTES
 #: How many topics a request may wait on.
 MOST_WAITING_TOPICS = 1000
+#: How many earlier sends of a take are refused if they arrive after its repeat.
+_MOST_LATE = 4
 #: The memory that an answer takes while it is made: its messages as read, and as sent.
 MOST_ANSWER_BYTES = 2 * MAX_BATCH_BYTES
 #: The largest body of a request that brings no messages: the most ids allowed, and more.
@@ -512,6 +514,29 @@ class Call:
             return None
         number, is_again = parse_call(said)
         return Calling(first_of_caller(number, self.token), is_again=is_again)
+
+    async def undo_takes(self, poll: str) -> None:
+        """Release what earlier sends of this take have leased, if it is a repeat.
+
+        Their wait of the name ``poll`` ends.
+        """
+        said = self._header(_CALL)
+        if said is None or self.calling is None:
+            return
+        number, is_again = parse_call(said)
+        if is_again:
+            earlier = range(max(number - MOST_REPEATS, 1), number)
+            numbers = [first_of_caller(one, self.token) for one in earlier]
+            if poll:
+                # The send before may still wait, on a connection whose loss is not known here.
+                self.waits.end((self.token, poll))
+            self.waits.undone.add(numbers[-_MOST_LATE:])
+            await self.queue.store.undo_takes(np.array(numbers, np.uint64))
+
+    def is_undone(self) -> bool:
+        """Tell whether a repeat of this take came before it, so that nobody reads its answer."""
+        calling = self.calling
+        return calling is not None and calling.following in self.waits.undone
 
     def _header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

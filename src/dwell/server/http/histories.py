@@ -7,7 +7,8 @@ from typing import NamedTuple
 from dwell.batch.events import Event, Events
 from dwell.batch.sweep import Wanted
 from dwell.given import values
-from dwell.message import MAX_BATCH_MESSAGES, Kind, State
+from dwell.message import Kind, State
+from dwell.queue.lookback import pages_before
 from dwell.server.http.answer import Answer
 from dwell.server.http.call import Call
 from dwell.server.http.filters import MOST_LOOK_S
@@ -20,7 +21,6 @@ from dwell.server.http.schemas.board import (
     ReasonsQuery,
 )
 
-_PAGE = MAX_BATCH_MESSAGES
 #: How many events of one message an answer holds, and how many reasons.
 _MOST_EVENTS = 1000
 _MOST_REASONS = 1000
@@ -52,26 +52,19 @@ async def history(call: Call) -> Answer:
 async def _search(call: Call, topic: str, id_: str, before: int | None) -> _Found:
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + MOST_LOOK_S
-    page = await call.queue.events(0, 1)
-    first, end = page.first_position, page.end_position
-    before = end if before is None else min(before, end)
-    begin, found, is_whole = before, list[Event](), False
-    while before > first and not is_whole and len(found) < _MOST_EVENTS:
-        start = max(before - _PAGE, first)
-        page = await call.queue.events(start, before - start)
-        first = max(first, page.first_position)
-        some = [event for event in _of(page.events, topic, id_) if event.position < before]
+    found, is_whole, is_first, end = list[Event](), False, True, 0
+    async for start, events, is_first in pages_before(call.queue.events, before):
+        some, before, end = _of(events, topic, id_), start, end or start + len(events)
         is_whole = any(event.kind is Kind.PUT for event in some)
-        before, room = start, _MOST_EVENTS - len(found)
+        room = _MOST_EVENTS - len(found)
         if len(some) > room:
-            some, is_whole = some[-room:], False
+            some, is_whole, is_first = some[-room:], False, False
             before = some[0].position
         found = some + found
-        if loop.time() >= ends_s:
+        if is_whole or len(found) == _MOST_EVENTS or loop.time() >= ends_s:
             break
-        await asyncio.sleep(0)
-    is_over = is_whole or before <= first
-    return _Found(found, None if is_over else before, is_whole, begin - before)
+    looked = end - (before or 0)
+    return _Found(found, None if is_whole or is_first else before, is_whole, looked)
 
 
 def _of(events: Events, topic: str, id_: str) -> list[Event]:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from dwell.errors import InvalidHeaders
 from dwell.message import MAX_HEADERS, MAX_HEADERS_BYTES
@@ -52,11 +52,20 @@ def request_of(call: Call, kind: type[T]) -> T:
     for part in (found, getattr(found, "filter", None)):
         raw = getattr(part, "headers", None)
         if isinstance(raw, msgspec.Raw):
-            is_given = len(memoryview(raw)) > 0
             packed = form is Media.MSGPACK
-            given = unpacked(raw, "headers", packed=packed) if is_given else None
-            part.headers = given or {}  # type: ignore[union-attr]
+            if len(memoryview(raw)) > 0:
+                given = unpacked(raw, "headers", packed=packed) or {}
+            else:
+                given = _without_headers(type(part))  # type: ignore[arg-type]
+            part.headers = given  # type: ignore[union-attr]
     return found
+
+
+@cache
+def _without_headers(kind: type[Any]) -> Any:
+    """Return the headers of a request that names none: a change leaves them as they are."""
+    (own,) = [f for f in msgspec.structs.fields(kind.__bases__[0]) if f.name == "headers"]
+    return UNSET if own.default is UNSET else {}
 
 
 @cache

@@ -1,7 +1,9 @@
 """Queries: messages that match, and all messages of a topic, a bounded part a request."""
 
+import msgspec
+
 from dwell.given import values
-from dwell.message import MAX_BATCH_BYTES
+from dwell.message import MAX_BATCH_BYTES, TopicSettings
 from dwell.queue import search
 from dwell.server.http import filters
 from dwell.server.http.answer import Answer
@@ -57,9 +59,25 @@ async def clear(call: Call) -> Answer:
 
     A request cancels about 100,000 messages at most, and says whether the topic has more.
     """
+    return call.answer(await _cleared(call, call.allowed_topic()))
+
+
+async def delete_topic(call: Call) -> Answer:
+    """Clear a topic, and reset its settings once it is clear.
+
+    A request cancels about 100,000 messages at most, and says whether the topic has more.
+    """
     topic = call.allowed_topic()
+    cleared = await _cleared(call, topic)
+    if cleared.is_complete:
+        call.check_again()
+        await call.queue.configure(topic, **msgspec.structs.asdict(TopicSettings()))
+    return call.answer(cleared)
+
+
+async def _cleared(call: Call, topic: str) -> ClearAnswer:
     count, is_complete = await search.clear(
         call.queue.store, topic, most=filters.MOST_LOOKED_AT, check=call.check_again
     )
     call.change = {"cancelled": count, "is_complete": is_complete}
-    return call.answer(ClearAnswer(count, is_complete))
+    return ClearAnswer(count, is_complete)

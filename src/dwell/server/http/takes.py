@@ -62,6 +62,10 @@ async def take(call: Call) -> Answer:
     topics = [ask.topics] if isinstance(ask.topics, str) else ask.topics
     call.allow(topics)
     lease = lease_of(ask)
+    await call.undo_takes(ask.poll)
+    if call.is_undone():
+        # Its client has sent it again, and had the answer of that.
+        return await batch_answer(call, Batch.empty())
     if ask.ids is not None:
         if len(topics) != 1:
             raise InvalidInput(f"topics: got {len(topics)} beside ids, expected one topic")

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeAlias, TypeVar
 
 from dwell.errors import DwellError
@@ -11,6 +11,8 @@ from dwell.server.http.receipts import Receipts
 from dwell.server.http.returns import Returns
 
 T = TypeVar("T")
+
+_MOST_UNDONE = 10_000
 
 #: A waiting request: the name of its token, and its own name. Tokens see only their own waits.
 Name: TypeAlias = tuple[str, str]
@@ -35,6 +37,22 @@ class Stream:
             await asyncio.wait_for(self._more.wait(), seconds)
 
 
+class Undone:
+    """The call numbers of takes that repeats have undone, the newest: they may yet arrive."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, None] = {}
+
+    def add(self, numbers: Iterable[int]) -> None:
+        """Add numbers, and drop the oldest if they are too many."""
+        self._numbers.update(dict.fromkeys(numbers))
+        while len(self._numbers) > _MOST_UNDONE:
+            del self._numbers[next(iter(self._numbers))]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._numbers
+
+
 class Waits:
     """All waiting requests of a port. Each ends with an answer, or when its caller has gone."""
 
@@ -43,6 +61,7 @@ class Waits:
         self._named: dict[Name, _Wait] = {}
         self.is_over = False
         self.streams: dict[str, Stream] = {}
+        self.undone = Undone()
         self.returns = Returns()
         self.receipts = Receipts()
 

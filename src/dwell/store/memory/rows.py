@@ -127,6 +127,12 @@ class Topic:
         """Return how many messages wait, for their due or for a taker."""
         return self.counts[State.DELAYED] + self.counts[State.READY]
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no messages, memories or settings."""
+        has_any = self.rows or self.remembered or self.results
+        return not has_any and self.settings == TopicSettings()
+
     def room(self, ids: Sequence[str], on_conflict: str, on_full: str | None = None) -> int:
         """Return how many messages may be created; raises if the batch must be refused.
 

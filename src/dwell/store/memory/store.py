@@ -296,6 +296,8 @@ class MemoryStore(Reading):
         self._is_nearer = True
         if not settings.paused:
             self._woken[topic] += known.counts[State.READY]
+        if known.is_idle:
+            del self.topics[topic]
         self._announce()
         return settings
 

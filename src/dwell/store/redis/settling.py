@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dwell.errors import DwellError, ServerUnreachable
 from dwell.message import TopicSettings
@@ -25,6 +26,9 @@ _log = logging.getLogger(__name__)
 #: Version and MessagePack of the settings of each topic.
 Versions = dict[bytes, tuple[int, bytes]]
 _NONE = (0, b"")
+_DEFAULTS = TopicSettings()
+#: How many topics one call reads the settings of.
+_SETTINGS_AT_ONCE = 500
 
 
 class Settling:
@@ -40,8 +44,24 @@ class Settling:
         data = await engine.ask("HGET", engine.keys(0).topics, topic)
         return TopicSettings() if data is None else _decoded(settings_of(data))
 
+    async def dead_retentions(self) -> dict[str, int]:
+        """Return the ``keep_dead_ms`` of each topic that sets it, as the first shard has it."""
+        engine, kept = self._shards.engine, dict[str, int]()
+        cursor: Any = b"0"
+        while True:
+            cursor, told = await engine.ask(
+                "HSCAN", engine.keys(0).topics, cursor, "COUNT", _SETTINGS_AT_ONCE
+            )
+            for topic, data in _pairs(told).items():
+                kept[topic.decode()] = _decoded(settings_of(data)).keep_dead_ms
+            if int(cursor) == 0:
+                return {topic: keep_ms for topic, keep_ms in kept.items() if keep_ms}
+
     async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
         """Merge changes into the settings of a topic; return the result."""
+        if await self.settings(topic) == replace(_DEFAULTS, **changes) == _DEFAULTS:
+            # An entry for a topic without settings would stay.
+            return _DEFAULTS
         if self._shards.count > 1:
             await self._catch_up(topic)
         data, version = await self._set(0, topic, msgspec.msgpack.encode(changes), "")

@@ -477,6 +477,11 @@ class RedisStore(Store):
         self.check()
         return await self._settling.settings(topic)
 
+    async def dead_retentions(self) -> dict[str, int]:
+        """Return the ``keep_dead_ms`` of each topic that sets it."""
+        self.check()
+        return await self._settling.dead_retentions()
+
     async def tick(self, now_ms: int) -> int | None:
         """Do everything that is due on every shard, and return the next deadline."""
         self.check()

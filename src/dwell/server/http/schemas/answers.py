@@ -124,7 +124,8 @@ class Named(Struct):
 class ScheduleRow(Struct, omit_defaults=True):
     """The state of a schedule; ``next_ms`` is its next run, ``last_ms`` its last one.
 
-    ``problem`` says why a dead schedule cannot fire; ``runs`` are in its zone.
+    ``problem`` says why a dead schedule cannot fire, why its messages are refused now, or for which
+    message it waits; ``runs`` are in its zone.
     """
 
     name: str
@@ -156,6 +157,38 @@ class ScheduleRow(Struct, omit_defaults=True):
     last_ms: int | None = None
     problem: str | None = None
     runs: list[str] = []
+
+
+class PreviewAnswer(Struct):
+    """The next runs of a schedule in its zone, and the line of crontab(5) that it would keep."""
+
+    runs: list[str]
+    cron: str | None
+
+
+class RunRow(Struct):
+    """A message that a schedule has put: its moment, when it was put, and its last event.
+
+    ``state`` is ``waiting``, ``leased``, ``done``, ``dead`` or ``cancelled``.
+    """
+
+    id: str
+    moment_ms: int
+    put_ms: int
+    state: str
+    last: KindWord
+    last_ms: int
+    attempt: int
+
+
+class PastRunsAnswer(Struct):
+    """The last runs of a schedule, the latest put first.
+
+    ``is_whole`` is false if the search ended before it had found all that were asked for.
+    """
+
+    runs: list[RunRow]
+    is_whole: bool
 
 
 class SchedulesPage(Struct):

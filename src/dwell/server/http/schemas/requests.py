@@ -390,6 +390,7 @@ class SettingsChange(Request):
     most_leased: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
     ordered: bool | UnsetType = UNSET
     fair: bool | UnsetType = UNSET
+    keep_dead_ms: Millis | UnsetType = UNSET
 
 
 # --- schedules --------------------------------------------------------------------------------
@@ -408,17 +409,13 @@ Days: TypeAlias = Annotated[
 ]
 
 
-class ScheduleRequest(Request):
-    """A schedule: the message, its topic, and one of ``cron``, ``rrule``, ``every``, ``every_ms``.
+class ScheduleRule(Request):
+    """When a schedule fires: one of ``cron``, ``rrule``, ``every``, ``every_ms``.
 
     ``dialect`` names the system that ``cron`` was written for; the line is translated. ``rrule``
     is a rule of RFC 5545, or the lines of a calendar with ``DTSTART``, ``RDATE`` and ``EXDATE``.
-    ``body`` is text, or any other JSON; ``body_base64`` is for bytes.
     """
 
-    topic: Topic
-    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    body_base64: str | None = None
     cron: Cron | None = None
     dialect: Dialect = "crontab"
     rrule: RRule | None = None
@@ -429,6 +426,23 @@ class ScheduleRequest(Request):
     end: When | None = None
     days_off: Days = []
     when_off: Literal["skip", "before", "after"] = "skip"
+
+
+class PreviewRequest(ScheduleRule, kw_only=True):
+    """When a schedule would fire, and how many runs to say."""
+
+    count: Annotated[int, Meta(ge=1, le=1000)] = 5
+
+
+class ScheduleRequest(ScheduleRule, kw_only=True):
+    """A schedule: when it fires, the message and its topic.
+
+    ``body`` is text, or any other JSON; ``body_base64`` is for bytes.
+    """
+
+    topic: Topic
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    body_base64: str | None = None
     jitter: Span | None = None
     jitter_ms: Whole | None = None
     misfire: Literal["once", "all", "skip"] = "once"
@@ -484,6 +498,12 @@ class RunsQuery(Request):
     """How many of the next runs to say."""
 
     runs: Annotated[int, Meta(ge=0, le=1000)] = 5
+
+
+class PastRunsQuery(Request):
+    """How many of the last runs to say at most."""
+
+    count: Annotated[int, Meta(ge=1, le=1000)] = 20
 
 
 class SchedulesQuery(Request):

@@ -4,9 +4,18 @@ verb('tick', 0, function()
   local is_settled = settle()
   local done = finish()
 
+  local function are_equal(values, others)
+    if type(values) ~= 'table' or type(others) ~= 'table' then return values == others end
+    for name, value in pairs(values) do
+      if not are_equal(value, others[name]) then return false end
+    end
+    return #values == #others
+  end
+
   local function has_nothing(topic)
     local names = {KEY.delayed .. topic, KEY.ready .. topic, KEY.dead .. topic, KEY.expiring .. topic, KEY.earlier .. topic, KEY.results .. topic}
-    if call('EXISTS', unpack(names)) > 0 or call('HEXISTS', KEY.topics, topic) == 1 then return false end
+    -- Settings that were reset to the defaults stay, for shards that are behind.
+    if call('EXISTS', unpack(names)) > 0 or not are_equal(settings(topic), DEFAULTS) then return false end
     -- The single field with an empty name is not an id.
     return call('HLEN', KEY.ids .. topic) == call('HEXISTS', KEY.ids .. topic, '')
   end
