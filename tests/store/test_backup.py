@@ -26,6 +26,7 @@ from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.thread import in_thread
 from dwell.store.memory import MemoryStore
 from dwell.testing.faults import FaultyDisk
+from tests.descriptors import descriptors_in
 from tests.store.test_faults import Script, everything, puts_of
 from tests.store.upkeep import end_of_upkeep
 from tests.waiting import until_async
@@ -277,11 +278,11 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None
             for chunk in archive:
                 yield chunk
 
-        opened = len(os.listdir("/proc/self/fd"))
+        opened = descriptors_in(tmp_path)
 
         def is_clean():
             names = sorted(p.name for p in tmp_path.iterdir())
-            return names == ["store"] and len(os.listdir("/proc/self/fd")) == opened
+            return names == ["store"] and descriptors_in(tmp_path) == opened
 
         copy, cancelled = tmp_path / "copy", []
         for wait_ms in range(20):
@@ -300,10 +301,10 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None
         tar = await checkpoint_tar(store)
         async with contextlib.aclosing(aiter(tar)) as chunks:
             await anext(chunks)
-        assert len(os.listdir("/proc/self/fd")) == opened
+        assert descriptors_in(tmp_path) == opened
         tar = await checkpoint_tar(store)
         await tar.close()
-        assert len(os.listdir("/proc/self/fd")) == opened
+        assert descriptors_in(tmp_path) == opened
 
 
 async def test_the_loop_does_not_wait_for_the_copy(tmp_path: Path) -> None:

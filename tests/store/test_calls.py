@@ -23,6 +23,7 @@ from dwell.store.embedded.limits import Limits
 from dwell.testing.faults import FaultyDisk
 from dwell.testing.views import view_of_store
 from tests import RUNS
+from tests.waiting import until_async
 
 FOLDER = Path("/stores/store")
 TOPICS = ("t", "full")
@@ -312,3 +313,83 @@ async def test_an_id_that_stands_twice_in_a_request_names_no_later_message(verb:
     assert await asked(queue, request, 1, is_again=True) == before
     assert (await queue.get("t", "a")).state is (State.DEAD if verb == "kick" else State.READY)
     await queue.close()
+
+
+async def taken_as(queue: Queue, number: int, limit: int = 10, **how: Any) -> Any:
+    """Take as a server does for a request with a number."""
+
+    async def answer() -> Any:
+        begin(Calling(number, is_again=False))
+        return await queue.take("t", limit, lease="1h", **how)
+
+    return await asyncio.create_task(answer())
+
+
+def calls_of(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.uint64)
+
+
+@pytest.mark.parametrize("call_block", [1, 2, 1_000])
+@pytest.mark.parametrize("happens", ["nothing", "kill", "stop", "snapshot", "snapshot, kill"])
+async def test_takes_are_undone_by_their_numbers(call_block: int, happens: str) -> None:
+    stored = Stored(call_block)
+    await stored.open()
+    await stored.queue.put_many("t", ["x"] * 8, ids=list("abcdefgh"))
+    first, second, third = [
+        await taken_as(stored.queue, number, 2) for number in (1_000, 2_000, 3_000)
+    ]
+    assert [list(batch.ids) for batch in (first, second, third)] == [
+        ["a", "b"],
+        ["c", "d"],
+        ["e", "f"],
+    ]
+    plain = await stored.queue.take("t", 2, lease="1h")
+    assert await stored.queue.ack(first[0]) is Result.ACKED
+    await stored.queue.release(first[1], counted=False)
+    again = await stored.queue.take("t", 1, lease="1h")
+    assert list(again.ids) == ["b"]
+    for what in happens.split(", "):
+        await stored.happen(what)
+    store, queue = stored.store, stored.queue
+    # One was acked, and one is leased by a later take.
+    assert await store.undo_takes(calls_of(1_000)) == 0
+    assert await store.undo_takes(calls_of(7, 2_000, 9_000)) == 2
+    assert await store.undo_takes(calls_of(2_000)) == 0
+    counts = (await queue.stats()).topics["t"]
+    assert (counts.ready, counts.leased) == (2, 5)
+    batch = await queue.take("t", 10, lease="1h")
+    assert (list(batch.ids), batch.attempt.tolist()) == (["c", "d"], [1, 1])
+    for held in (third, plain, again, batch):
+        assert set(await queue.ack(held)) == {Result.ACKED}
+    await queue.close()
+
+
+async def test_joined_takes_have_numbers_of_their_own() -> None:
+    stored = Stored(1_000)
+    await stored.open()
+    await stored.queue.put_many("t", ["x"] * 6)
+    batches = await asyncio.gather(*[taken_as(stored.queue, n, 2) for n in (10, 20, 30)])
+    assert await stored.store.undo_takes(calls_of(20)) == 2
+    acked = [await stored.queue.ack(batch) for batch in batches]
+    assert acked == [[Result.ACKED] * 2, [Result.STALE] * 2, [Result.ACKED] * 2]
+    await stored.queue.close()
+
+
+async def test_a_taker_that_leaves_a_joined_take_shifts_no_numbers(monkeypatch: Any) -> None:
+    stored = Stored(1_000)
+    await stored.open()
+    await stored.queue.put_many("t", ["x"] * 4)
+    take, tasks = stored.store.take, []
+
+    async def taken(*args: Any, **how: Any) -> Any:
+        batch = await take(*args, **how)
+        tasks[0].cancel()
+        return batch
+
+    monkeypatch.setattr(stored.store, "take", taken)
+    tasks += [asyncio.create_task(taken_as(stored.queue, n, 2)) for n in (10, 20)]
+    await asyncio.wait(tasks)
+    await until_async(lambda: stored.store.ready("t") == 2)
+    assert await stored.store.undo_takes(calls_of(10)) == 0
+    assert await stored.queue.ack(tasks[1].result()) == [Result.ACKED] * 2
+    await stored.queue.close()

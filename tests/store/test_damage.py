@@ -3,12 +3,14 @@
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dwell
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreDamaged, StoreTooNew
 from dwell.message import Result, State
+from dwell.queue.calling import Calling, begin
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.embedded.check import check
 from dwell.store.embedded.disk import Disk
@@ -50,6 +52,24 @@ def test_what_is_damaged_more_is_repaired_and_nothing_is_mixed_up():
     found = flips.run(flips.MORE, 40, 5)
     assert not found.wrong
     assert found.outcomes["repaired"] == 40
+
+
+async def test_a_damaged_message_shifts_no_call_numbers(tmp_path):
+    """Each of joined takes can be undone, and none undoes another."""
+    await filled(tmp_path / "s")
+    flip(tmp_path / "s", b"body 001")
+
+    async def take(number):
+        begin(Calling(number, is_again=False))
+        return await queue.take("t", 1, lease="1h")
+
+    async with dwell.open(tmp_path / "s") as queue:
+        tasks = [asyncio.create_task(take(number)) for number in (10, 20, 30)]
+        batches = await asyncio.gather(*tasks)
+        assert [batch.ids[0] for batch in batches] == ["id 000", "id 002", "id 003"]
+        assert await queue.store.undo_takes(np.array([20], np.uint64)) == 1
+        acked = [await queue.ack(batch) for batch in batches]
+        assert acked == [[Result.ACKED], [Result.STALE], [Result.ACKED]]
 
 
 @pytest.mark.parametrize("text", [b"body 007", b"id 007"])

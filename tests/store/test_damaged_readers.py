@@ -111,7 +111,7 @@ def listed(folder: Path, topic: str) -> list[int]:
     return sorted(int(json.loads(line)["body"][5:8]) for line in done.stdout.splitlines())
 
 
-@settings(max_examples=20 * RUNS)
+@settings(max_examples=10 * RUNS)
 @given(st.dictionaries(st.integers(0, COUNT - 1), st.sampled_from(["body", "key"]), max_size=COUNT))
 def test_what_is_damaged_is_left_out_and_no_other(hits):
     bad = set(hits)

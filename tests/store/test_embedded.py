@@ -48,6 +48,7 @@ SMALL = st.fixed_dictionaries(
         "index_slots": st.sampled_from((2, 16)),
         "index_step": st.sampled_from((1, 4)),
         "idle_names": st.sampled_from((1, 4)),
+        "idle_step": st.sampled_from((1, 3)),
         "block_events": st.sampled_from((1, 3, 10)),
         "block_parts": st.sampled_from((1, 3)),
         "replayed_parts": st.sampled_from((1, 9)),
@@ -106,7 +107,7 @@ class EmbeddedMachine(StoreMachine):
     @initialize(
         seed=st.integers(0, 2**32),
         limits=SMALL,
-        segment_bytes=st.sampled_from((SEGMENT_BYTES, 8 * 1024, 16 * 1024)),
+        segment_bytes=st.sampled_from((SEGMENT_BYTES, 12 * 1024, 16 * 1024)),
         memory_bytes=st.sampled_from((0, 1, 1)),
     )
     def begin(
@@ -138,7 +139,9 @@ class EmbeddedMachine(StoreMachine):
         return await self.make_store(self.clock)
 
     @rule(
-        fault=st.sampled_from(("torn", "full", "write", "short", "sync", "open", "create")),
+        fault=st.sampled_from(
+            ("torn", "full", "write", "short", "sync", "open", "create", "allocate")
+        ),
         at=st.integers(0, 6),
         drops=st.booleans(),
     )

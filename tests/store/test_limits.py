@@ -253,6 +253,42 @@ async def test_topics_without_messages_and_settings_are_forgotten() -> None:
         assert len(await queue.take("one")) == 1
 
 
+async def test_unused_topics_are_searched_in_steps() -> None:
+    """A step takes a millisecond for each thousand, during which nothing else runs."""
+    clock = SimulatedClock()
+    async with queue_on(FaultyDisk(), clock, idle_names=4, idle_step=10) as queue:
+        await queue.configure("set", lease_ms=1_000)
+        for number in range(95):
+            await queue.put(f"user-{number}", b"x")
+            await queue.ack(await queue.take(f"user-{number}", 1))
+        machine = embedded(queue).core.machine
+        counts = [len(machine.topics.numbered())]
+        while counts[-1] > 1:
+            machine.sweep()
+            counts.append(len(machine.topics.numbered()))
+            assert counts[-2] - 10 <= counts[-1] < counts[-2]
+
+
+async def test_a_topic_after_many_forgotten_topics_is_restored() -> None:
+    """Numbers of topics in a snapshot have gaps where topics were forgotten."""
+    disk, clock = FaultyDisk(), SimulatedClock()
+    limits = {"idle_names": 4, "sweep_every": 1}
+    async with queue_on(disk, clock, **limits) as queue:
+        for number in range(100):
+            await queue.put(f"user-{number}", b"x")
+        await queue.put("last", b"kept", delay="1h", id="a")
+        await queue.configure("last", lease_ms=1_000)
+        for number in range(400):
+            await queue.put(f"user-{number}", b"x")
+            await queue.ack(await queue.take(f"user-{number}", 2))
+            await queue.store.tick(clock.now_ms())
+        assert not {f"user-{number}" for number in range(100)} & set((await queue.stats()).topics)
+        await embedded(queue).compact()
+    async with queue_on(disk.copied(), clock, **limits) as queue:
+        assert (await queue.settings("last")).lease_ms == 1_000
+        assert (await queue.get("last", "a")).body == b"kept"
+
+
 async def test_more_messages_than_numbers_can_name_are_refused() -> None:
     async with queue_on(FaultyDisk(), most_rows=20) as queue:
         await queue.put_many("t", [b"x"] * 15)

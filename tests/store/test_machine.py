@@ -162,7 +162,8 @@ class IsUnfair(MemoryStore):
 
     async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
         settings = await super().configure(topic, changes)
-        lanes = self.topics[topic].lanes
+        # A topic without settings and messages is gone.
+        lanes = self.topics[topic].lanes if topic in self.topics else None
         if lanes is not None and lanes.are_fair:
             lanes._turns = OneTurn()
         return settings

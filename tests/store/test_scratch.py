@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ from dwell.store.embedded.wheel import Wheel
 from dwell.testing.faults import FaultyDisk
 from dwell.testing.suite import StoreSuite
 from tests import RUNS
+from tests.descriptors import descriptors_in
 from tests.store.test_faults import FOLDER, SEGMENT_BYTES, Script, check_kept, places, to_its_end
 from tests.store.test_limits import embedded
 from tools.parts import disagreements
@@ -85,13 +86,13 @@ async def fill_up(queue: dwell.Queue) -> None:
 
 
 async def test_the_end_of_a_store_frees_its_scratch_files(tmp_path: Path) -> None:
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = descriptors_in(tmp_path)
     for _ in range(3):
         store = store_on(Disk(), tmp_path / "store")
         async with dwell.Queue(store) as queue:
             await fill(queue, 0, 500)
             assert store.core.machine.table.is_in_area
-        assert len(os.listdir("/proc/self/fd")) <= opened
+        assert descriptors_in(tmp_path) <= opened
         assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
@@ -141,6 +142,58 @@ async def test_where_the_scratch_file_has_no_room_a_put_is_refused_as_a_whole() 
         await fill(queue, accepted, 1_000)
         assert not disagreements(embedded(queue))
     await check_again(disk, accepted)
+
+
+@pytest.mark.parametrize("fault", ["allocate", "full"])
+async def test_a_scratch_file_that_does_not_grow_fails_no_ack(fault: str) -> None:
+    """Free rows lie in a stack, which then grows in ordinary memory."""
+    disk = FaultyDisk()
+    async with dwell.Queue(store_on(disk)) as queue:
+        await queue.put_many("t", [b"x"] * 500)
+        for _ in range(5):
+            taken = await queue.take("t", 100, lease="1h")
+            disk.arm(fault, 0)
+            assert set(await queue.ack(taken)) == {dwell.Result.ACKED}
+            disk.arm("", -1)
+        assert (await queue.stats()).totals["ack"] == 500
+        assert not disagreements(embedded(queue))
+
+
+async def test_memory_that_cannot_be_released_fails_no_verb(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the process has no descriptor left to look at its memory."""
+    async with dwell.Queue(store_on(FaultyDisk())) as queue:
+        await fill(queue, 0, 100)
+        with monkeypatch.context() as patch:
+            patch.setattr(System, "mapped_bytes", fails(errno.EMFILE))
+            await fill(queue, 100, 100)
+        assert caplog.text.count("could not release memory: [Errno 24]") == 1
+        assert (await queue.stats()).topics["t"].delayed == 200
+
+
+async def test_a_file_system_that_frees_no_parts_gets_the_space_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(System, "discard", fails(errno.EOPNOTSUPP))
+    scratch = Scratch(Disk(), tmp_path, 1, Limits(tended_s=0))
+    used = [scratch.area(1 << 20) for _ in range(2)]
+    opened = descriptors_in(tmp_path)
+    area = used.pop()
+    assert area is not None
+    scratch.extend(area, 0, 1 << 20)
+    scratch.retire(area)
+    del area
+    scratch.tend()
+    assert descriptors_in(tmp_path) < opened
+    scratch.close()
+
+
+def fails(number: int) -> Callable[..., Any]:
+    def call(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return call
 
 
 async def test_a_start_on_a_full_disk_uses_ordinary_memory(
@@ -377,6 +430,8 @@ def test_chains_and_a_stack_keep_all_that_is_pushed(
             stack.drop(few)
             del stacked[len(stacked) - few :]
         scratch.tend()
+        # One for each: what had no room for its first rows is closed.
+        assert len(scratch._areas) <= 2
         assert chains.count == sum(map(len, groups.values()))
         assert {group: chains.size_of(group) for group in chains} == {
             group: len(rows) for group, rows in groups.items()

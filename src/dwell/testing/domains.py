@@ -94,5 +94,6 @@ some_changes = st.fixed_dictionaries(
         "ordered": st.booleans(),
         "fair": st.booleans(),
         "rate": st.sampled_from((0, 0, 0, 5, 20)),
+        "keep_dead_ms": st.sampled_from((0, 1_000)),
     },
 )

@@ -29,6 +29,7 @@ _BEFALLS = {
     "open": {"open"},
     "create": {"create"},
     "full": {"allocate"},
+    "allocate": {"allocate", "write_zeros"},
     "read": {"read"},
 }
 _STOPS = ("kill", "power", "torn")
@@ -95,7 +96,7 @@ class FaultySystem(System):
             fault = self._befalling(names)
             if fault in _STOPS and self.when == "before" and fault != "torn":
                 self._end(fault)
-            if fault in ("write", "sync", "open", "create", "read"):
+            if fault in ("write", "sync", "open", "create", "allocate", "read"):
                 raise OSError(errno.EIO, f"{fault} failed (injected)")
             if fault == "full":
                 raise OSError(errno.ENOSPC, "no room (injected)")

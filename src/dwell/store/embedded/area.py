@@ -7,6 +7,7 @@ is used: a write to a mapped page without space would end the process where the 
 Nothing reads the file after the process has ended. It has no name, so the system frees it then.
 """
 
+import contextlib
 import mmap
 import weakref
 from collections.abc import Iterator
@@ -59,9 +60,11 @@ class Area:
     def write_zeros(self, start: int, size_bytes: int) -> None:
         """Bring a part that was never written into the cache of the system.
 
-        A page fault takes half the time for a page that is there.
+        A page fault takes half the time for a page that is there. It holds zeros in any case, so
+        an error of the disk is no fault.
         """
-        self._disk.write_zeros(self._fd, start, size_bytes)
+        with contextlib.suppress(OSError):
+            self._disk.write_zeros(self._fd, start, size_bytes)
 
     @property
     def size_bytes(self) -> int:
@@ -75,9 +78,13 @@ class Area:
                 yield at, min(step, end - at)
 
     def read_ahead(self, start: int, size_bytes: int) -> None:
-        """Have the system read a part from the disk, unless that is in its cache."""
+        """Have the system read a part from the disk, unless that is in its cache.
+
+        Errors are met by what uses the part.
+        """
         first = start // mmap.PAGESIZE * mmap.PAGESIZE
-        self._disk.read_ahead(self.map, first, start + size_bytes - first)
+        with contextlib.suppress(OSError):
+            self._disk.read_ahead(self.map, first, start + size_bytes - first)
 
     def release(self, start: int, size_bytes: int) -> None:
         """Take a piece out of memory; what it holds stays."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dwell.errors import DiskFull
 from dwell.message import U32
 from dwell.store.embedded.area import Area
 from dwell.store.embedded.scratch import Scratch
@@ -133,12 +132,8 @@ class Chains:
         capacity = min(have + max(scratch.step_rows, _BLOCK), self._most) // _BLOCK * _BLOCK
         if capacity <= have:
             return False
-        try:
-            area = self._area or scratch.area(self._most * _ITEM_BYTES)
-            if area is None:
-                return False
-            scratch.extend(area, 0, capacity * _ITEM_BYTES)
-        except DiskFull:
+        area = scratch.grown(self._area, self._most * _ITEM_BYTES, capacity * _ITEM_BYTES)
+        if area is None:
             return False
         self._area, self._rows = area, area.array(np.uint32, 0, capacity)
         self._free.extend(range(capacity // _BLOCK - 1, have // _BLOCK - 1, -1))

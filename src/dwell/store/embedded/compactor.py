@@ -162,7 +162,7 @@ class Compactor:
         rows = self._machine.table.top + more + 2 * self._limits.room_rows
         machine = self._machine
         beside = machine.errors.size_bytes + _KEPT_ID_BYTES * (machine.known.used + more)
-        beside += _KEPT_CALL_BYTES * machine.calls.size
+        beside += _KEPT_CALL_BYTES * (machine.calls.size + machine.takes.size)
         two = 2 * (rows * _KEPT_ROW_BYTES + beside + _HEAD_BYTES)
         return max(two - sum(self._sizes.values()), 0)
 

@@ -11,13 +11,14 @@ import numpy as np
 
 from dwell.batch.prefixes import Prefixes
 from dwell.batch.spans import Spans
-from dwell.batch.stats import ALL_TOPICS, Holder
+from dwell.batch.stats import ALL_TOPICS, Holder, Stats
 from dwell.message import I64, Rows, State
 from dwell.slices import slices
 from dwell.store.base import Store
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.distinct import distinct, runs_of
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.reading import stats_of
 from dwell.store.embedded.sweeping import listed_topics
 from dwell.store.embedded.table import Table
 from dwell.store.embedded.thread import in_thread
@@ -39,6 +40,37 @@ class Counting(Store):
     _machine: Machine
     _table: Table
     _time: Timekeeper
+
+    async def stats(self) -> Stats:
+        """Return the counts."""
+        self._time.look()
+        return await stats_of(self._machine)
+
+    async def stored_bytes(self) -> dict[str, int]:
+        """Return how many bytes the messages of each topic have."""
+        self._time.look()
+        machine = self._machine
+        sizes = np.zeros(0, np.int64)
+        for part in machine.table.sizes_by_topic():
+            if len(part) > len(sizes):
+                sizes, part = part, sizes
+            sizes[: len(part)] += part
+            await asyncio.sleep(0)
+        numbered = machine.topics.numbered()
+        return {n: int(sizes[at]) for n, at in numbered.items() if at < len(sizes) and sizes[at]}
+
+    async def count_urgent(self, topic: str, priority: int) -> int:
+        """Return how many ready messages of a topic precede the given priority."""
+        self._time.look()
+        count = 0
+        for part in self._machine.ready.urgent(topic, priority):
+            count += part
+            await asyncio.sleep(0)
+        return count
+
+    async def dead_retentions(self) -> dict[str, int]:
+        """Return the ``keep_dead_ms`` of each topic that sets it."""
+        return self._machine.topics.dead_retentions()
 
     async def count_due(self, topics: Sequence[str], spans: Spans) -> I64:
         """Return how many delayed messages fall due in each span (see the contract)."""

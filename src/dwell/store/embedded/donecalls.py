@@ -5,7 +5,7 @@ has the numbers in the record of the verb, and snapshots have everything that is
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,14 +28,18 @@ _RESULTS = {
     RecordKind.CANCEL: Result.CANCELLED,
     RecordKind.MOVE: Result.MOVED,
 }
-#: The arrays of a snapshot that hold done calls, one for each column of Block.
+#: The arrays of a snapshot that hold done calls, one for each column of Block, and takes.
 ARRAYS = ("call_numbers", "call_rows", "call_seqs", "call_results")
+TAKE_ARRAYS = ("take_numbers", "take_rows", "take_takes", "take_results")
+#: The result of each message that a take has leased.
+_TAKEN = 1
+_LOWER = np.uint64(0xFFFFFFFF)
 
 
 class Block(NamedTuple):
     """Messages in order of their call numbers, with their rows, arrivals and results.
 
-    The arrival is 0 unless the message was created.
+    The arrival is 0 unless the message was created. Takes have the number of the take instead.
     """
 
     numbers: U64
@@ -107,8 +111,9 @@ class DoneCalls:
     that no caller pushes out the results of others.
     """
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: Limits = LIMITS, arrays: Sequence[str] = ARRAYS) -> None:
         self._limits = limits
+        self._arrays = arrays
         self._blocks: list[tuple[int, Block]] = []
         #: How many messages each caller has in the blocks.
         self._of_callers: Counter[int] = Counter()
@@ -128,7 +133,17 @@ class DoneCalls:
         results = np.full(count, _RESULTS[record.kind], dtype=np.uint8)
         if record.kind is RecordKind.RELEASE:
             results[is_dead] = Result.BURIED
-        done = Block(record.columns["calls"], record.columns["rows"], seqs, results)
+        self._keep(Block(record.columns["calls"], record.columns["rows"], seqs, results), record)
+
+    def note_take(self, record: Record) -> None:
+        """Keep the leases of a take with call numbers, one for all messages of a request."""
+        first, count = record.meta.first_take, len(record)
+        takes = np.arange(first, first + count, dtype=np.uint64) & _LOWER
+        results = np.full(count, _TAKEN, dtype=np.uint8)
+        self._keep(Block(record.columns["calls"], record.columns["rows"], takes, results), record)
+
+    def _keep(self, done: Block, record: Record) -> None:
+        count = len(record)
         if count <= self._limits.call_block - self._count and done.numbers.all():
             self._fill(done, record.time_ms)
             return
@@ -195,7 +210,7 @@ class DoneCalls:
         asked = np.flatnonzero(is_asked)
         found = _empty(len(calls))
         found.numbers[:] = plain(calls)
-        for block in (self._newest.sorted(self._count), *(block for _, block in self._blocks)):
+        for block in self._all():
             if not len(block.numbers):
                 continue
             places = block.numbers.searchsorted(found.numbers[asked])
@@ -206,18 +221,34 @@ class DoneCalls:
         self._late.add(found.numbers[asked[found.results[asked] == 0]], now_ms)
         return found if found.results.any() else None
 
+    def taken(self, calls: U64) -> Block:
+        """Return the messages that the takes of some numbers had leased."""
+        found = [_empty(0)]
+        for block in self._all():
+            firsts = block.numbers.searchsorted(calls, side="left").tolist()
+            ends = block.numbers.searchsorted(calls, side="right").tolist()
+            pairs = zip(firsts, ends, strict=True)
+            found += [block.picked(slice(first, end)) for first, end in pairs if end > first]
+        return Block(*map(np.concatenate, zip(*found, strict=True)))
+
+    def _all(self) -> tuple[Block, ...]:
+        """Return all blocks, each in order of its numbers."""
+        return self._newest.sorted(self._count), *(block for _, block in self._blocks)
+
     def arrays(self, now_ms: int) -> dict[str, np.ndarray]:
         """Return all results that are not too old, by the names of the arrays of a snapshot."""
         newest = self._newest_ms, self._newest.sorted(self._count)
         oldest_ms = now_ms - self._limits.calls_ms
         parts = [block for at_ms, block in (*self._blocks, newest) if at_ms >= oldest_ms]
         columns = zip(*parts, strict=True) if parts else ()
-        return {name: np.concatenate(column) for name, column in zip(ARRAYS, columns, strict=False)}
+        named = zip(self._arrays, columns, strict=False)
+        return {name: np.concatenate(column) for name, column in named}
 
     def restore(self, arrays: Mapping[str, np.ndarray], time_ms: int) -> None:
         """Restore the results of a snapshot made at a time."""
-        if ARRAYS[0] in arrays:
-            all_of_them, step = Block(*(arrays[name] for name in ARRAYS)), self._limits.call_block
+        if self._arrays[0] in arrays:
+            all_of_them = Block(*(arrays[name] for name in self._arrays))
+            step = self._limits.call_block
             for start in range(0, len(all_of_them.numbers), step):
                 part = all_of_them.picked(slice(start, start + step))
                 self._append(time_ms, part.sorted(len(part.numbers)))

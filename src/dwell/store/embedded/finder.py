@@ -56,8 +56,9 @@ class Finder:
     def are_remembered(self, topic: str, ids: Sequence[bytes], now_ms: int) -> np.ndarray:
         """Tell for each id whether it is remembered, though no message has it."""
         memories = np.zeros(len(ids), dtype=bool)
-        if self._machine.topics.find(topic) is None or not ids:
+        if not ids:
             return memories
+        # Also those of a topic that was dropped as unused.
         own = np.flatnonzero(firsts_of(ids) != ord(QUEUE_ID_MARK))
         if len(own):
             hashes = self.hashes(topic, [ids[at] for at in own.tolist()])

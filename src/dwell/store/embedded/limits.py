@@ -24,7 +24,8 @@ class Limits:
     ``few_ids``: ids up to which their index has a lower load.
     ``index_slots``: slots that an index has at least, a power of two.
     ``index_step``: slots that move at a time when an index has grown.
-    ``idle_names``: unused topics and owners that are kept.
+    ``idle_names``: unused topics and owners that are kept; ``idle_step``: topics that one search
+    for unused ones looks at.
     ``block_events``, ``block_parts``: events, and verbs, that make a block of the event log.
     ``replayed_parts``: verbs whose events a replay gathers before it writes them.
     ``coarse_events``: events a verb above which a block is written in a thread.
@@ -74,6 +75,7 @@ class Limits:
     index_slots: int = 1_024
     index_step: int = 1 << 14
     idle_names: int = 1_024
+    idle_step: int = 1 << 14
     block_events: int = 16_384
     block_parts: int = 256
     replayed_parts: int = 4_096

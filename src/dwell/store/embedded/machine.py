@@ -16,7 +16,7 @@ from dwell.message import I64, LEASE_ENDED, U32, Kind, Rows, State
 from dwell.store.embedded.admission import Admission, Opened
 from dwell.store.embedded.arrivals import Arrivals
 from dwell.store.embedded.distinct import distinct
-from dwell.store.embedded.donecalls import DoneCalls
+from dwell.store.embedded.donecalls import TAKE_ARRAYS, DoneCalls
 from dwell.store.embedded.events import EventLog
 from dwell.store.embedded.journal.record import Record, RecordKind
 from dwell.store.embedded.known import KnownIds
@@ -70,7 +70,7 @@ class Machine:
         self.arrivals: Arrivals | None = None
         self.known = KnownIds(limits, scratch)
         self.errors = LastErrors()
-        self.calls = DoneCalls(limits)
+        self.calls, self.takes = DoneCalls(limits), DoneCalls(limits, TAKE_ARRAYS)
         # The number of an owner that holds nothing is eventually dropped, and not reused.
         self.owners: dict[str, int] = {"": 0}
         self.next_owner = 1
@@ -134,7 +134,9 @@ class Machine:
                 change()
             else:
                 self._change(record.kind, record.rows, change)
-            if "calls" in record.columns:
+            if "calls" in record.columns and record.kind is RecordKind.TAKE:
+                self.takes.note_take(record)
+            elif "calls" in record.columns:
                 self.calls.note(record, self.table.state[record.rows] == State.DEAD)
 
     def _change(self, kind: RecordKind, rows: Rows, change: Callable[[], None]) -> None:
@@ -231,8 +233,8 @@ class Machine:
         self.leases.sweep(table.total(State.LEASED))
         self.expiries.sweep(table.total(State.DELAYED, State.READY, DONE))
         if self.topics.are_many:
-            states, events = [*[*State][1:], DONE], self.events
-            pending = table.counts(len(self.topics.names), *states).sum(axis=1)
+            events = self.events
+            pending = table.counts(len(self.topics.names), *_HELD).sum(axis=1)
             self.topics.forget_idle(pending, events.written_position, events.next_position)
 
     def rebuild(self, now_ms: int) -> None:
@@ -490,8 +492,17 @@ class Machine:
     def _configure(self, record: Record) -> None:
         assert record.meta.settings is not None
         number = self.topics.configure(record.meta.topic, record.meta.settings)
-        if not self.replaying and self.admission.configure(number, record.meta.settings):
+        if self.replaying:
+            self.forget_idle(record.meta.topic)
+        elif self.admission.configure(number, record.meta.settings):
             self._begin_forming(number)
+
+    def forget_idle(self, topic: str) -> None:
+        """Drop a topic without settings that has no messages."""
+        number = self.topics.find(topic)
+        assert number is not None
+        if number not in self.forming and not any(self.table.count(number, of) for of in _HELD):
+            self.topics.forget(number, self.events.next_position)
 
     def _begin_forming(self, topic: int) -> None:
         """Start placing the ready messages of a topic again, after its settings changed.
@@ -577,6 +588,8 @@ class Machine:
 
 
 _MOST_ATTEMPTS = np.uint16(65_534)
+#: The states of rows that belong to a topic.
+_HELD = (*[*State][1:], DONE)
 #: The events after which nothing more happens to a message by itself.
 _ENDS = (Kind.ACK, Kind.EXHAUST, Kind.EXPIRE, Kind.BURY, Kind.CANCEL)
 _FILLED = (

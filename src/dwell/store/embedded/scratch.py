@@ -8,6 +8,7 @@ nothing else: the system has it in its cache, or on the disk.
 Without a budget, or where the system has no files without names, arrays stay in ordinary memory.
 """
 
+import contextlib
 import logging
 import time
 from collections import deque
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 _PIECE_BYTES, _LOOK_AFTER, _AT_ONCE_BYTES = 4 << 20, 16, 512 << 20
 #: Bytes of an area without use that are freed before other tasks run, and all at its end.
 _FREED_BYTES = 8 << 20
+#: How long nothing is released after an error.
+_PAUSE_S = 10.0
 #: How much longer a start waits between two looks, and how much more memory it may take.
 _START_FACTOR, _STARTING_BYTES = 10, 256 << 20
 
@@ -57,7 +60,7 @@ class Scratch:
         self._areas: list[Area] = []
         self._hot: list[Area] = []
         self._retired: deque[tuple[Area, Iterator[tuple[int, int]]]] = deque()
-        #: What is released next, of the areas that are not hot and of those that are.
+        #: The pieces to release next, of ordinary areas and of hot ones.
         self._circles: list[Iterator[Release]] = [iter(()), iter(())]
         self._next_s = 0.0
         self._users: list[Callable[[], None]] = []
@@ -110,19 +113,35 @@ class Scratch:
         self.budget_bytes = None
 
     def extend(self, area: Area, start: int, end: int) -> None:
-        """Give a part of an area space up to a byte; raises DiskFull before it changes anything."""
+        """Give a part of an area space up to a byte; raises DiskFull before it changes anything.
+
+        So it does for every error of the disk: nothing is lost, and less room is needed to go on.
+        """
         more = area.missing_bytes(start, end)
         if not more:
             return
         kept_bytes = 0 if self.kept_bytes is None else self.kept_bytes()
-        if self._disk.free_bytes(self._folder) - more < kept_bytes:
-            raise self._full()
         try:
+            if self._disk.free_bytes(self._folder) - more < kept_bytes:
+                raise self._full()
             area.extend(start, end)
         except OSError as error:
-            if is_no_room(error):
-                raise self._full() from error
-            raise
+            raise self._full("" if is_no_room(error) else f" ({error})") from error
+
+    def grown(self, area: Area | None, most_bytes: int, size_bytes: int) -> Area | None:
+        """Return an area, or a new one, with space up to a size; None if there is no room for it.
+
+        A new one may become ``most_bytes`` large.
+        """
+        found = area
+        try:
+            if (found := area or self.area(most_bytes)) is not None:
+                self.extend(found, 0, size_bytes)
+        except DiskFull:
+            if found is not None and found is not area:
+                self.retire(found)
+            return None
+        return found
 
     def refuse(self, full: DiskFull) -> None:
         """Raise an error of :meth:`extend`, unless the store only starts: then tell of it."""
@@ -130,14 +149,17 @@ class Scratch:
             raise full
         _log.warning("%s, so they take more memory than the budget", full)
 
-    def _full(self) -> DiskFull:
-        return DiskFull(f"{self._folder}: no room for the scratch file of more messages")
+    def _full(self, why: str = "") -> DiskFull:
+        return DiskFull(f"{self._folder}: no room for the scratch file of more messages{why}")
 
     def retire(self, area: Area) -> None:
-        """Free an area that nothing reads any more, a part at a time."""
+        """Free an area that is out of use, a part at a time."""
         self._areas.remove(area)
         self._hot = [hot for hot in self._hot if hot is not area]
-        self._retired.append((area, area.pieces(_FREED_BYTES)))
+        if area.size_bytes:
+            self._retired.append((area, area.pieces(_FREED_BYTES)))
+        else:
+            area.close()
 
     @property
     def size_bytes(self) -> int:
@@ -169,8 +191,16 @@ class Scratch:
         # A start waits for nothing else, and reads on for longer.
         is_starting = self.kept_bytes is None
         self._next_s = now_s + self._limits.tended_s * (_START_FACTOR if is_starting else 1)
+        try:
+            self._keep_to(self.budget_bytes, is_starting=is_starting)
+        except OSError as error:
+            # No message is lost by it: memory and space on the disk stay in use for longer.
+            self._next_s = now_s + _PAUSE_S
+            _log.warning("%s: could not release memory: %s", self._folder, error)
+
+    def _keep_to(self, budget_bytes: int, *, is_starting: bool) -> None:
         self._free_retired()
-        budget_bytes = self.budget_bytes + (_STARTING_BYTES if is_starting else 0)
+        budget_bytes += _STARTING_BYTES if is_starting else 0
         if self.resident_bytes > budget_bytes:
             # One message that is read elsewhere makes up to 2 MiB resident.
             for release in self._others():
@@ -178,7 +208,7 @@ class Scratch:
             self._release(budget_bytes - budget_bytes // 8)
 
     def _release(self, goal_bytes: int) -> None:
-        """Release pieces until the goal is met: those of hot areas after all others."""
+        """Release pieces until the goal is met: pieces of hot areas after all others."""
         if self.kept_bytes is not None:
             goal_bytes = max(goal_bytes, self.resident_bytes - _AT_ONCE_BYTES)
         if self.resident_bytes <= goal_bytes:
@@ -210,12 +240,13 @@ class Scratch:
         if not self._retired:
             return
         area, pieces = self._retired[0]
-        piece = next(pieces, None)
-        if piece is None:
-            self._retired.popleft()
-            area.close()
-        else:
-            area.discard(*piece)
+        # Where the file system frees no part of a file, all is freed at once.
+        with contextlib.suppress(OSError):
+            if (piece := next(pieces, None)) is not None:
+                area.discard(*piece)
+                return
+        self._retired.popleft()
+        area.close()
 
     def at_close(self, let_go: Callable[[], None]) -> None:
         """Call a function at the end, which drops all arrays that may lie in an area."""

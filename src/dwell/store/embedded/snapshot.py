@@ -127,7 +127,8 @@ class Snapshot:
         self._kept: list[tuple[Rows, dict[str, np.ndarray]]] = []
         self._free = machine.table.free_rows().copy()
         # A copy of the store has no later journal that would correct newer values.
-        self._errors, self._calls = machine.errors.copy(), machine.calls.arrays(now_ms)
+        self._errors = machine.errors.copy()
+        self._calls = machine.calls.arrays(now_ms) | machine.takes.arrays(now_ms)
         self._meta = Meta(
             position=position,
             time_ms=now_ms,

@@ -176,7 +176,8 @@ class SnapshotReader:
         for part in self._errors():
             machine.errors.note(part)
         machine.next_seq = meta.next_seq
-        machine.calls.restore(self._rest(), meta.time_ms)
+        for calls in (machine.calls, machine.takes):
+            calls.restore(self._rest(), meta.time_ms)
 
     def _errors(self) -> Iterator[dict[int, str]]:
         for array in self._arrays(ERRORS):

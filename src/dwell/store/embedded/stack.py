@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from dwell.errors import DiskFull
 from dwell.message import U32, Rows
 from dwell.store.embedded.area import Area
 from dwell.store.embedded.scratch import Scratch
@@ -66,12 +65,8 @@ class Stack:
         if scratch is None or not scratch.least_rows < needed <= self._most:
             return None
         capacity = min(-(-needed // scratch.step_rows) * scratch.step_rows, self._most)
-        try:
-            area = self._area or scratch.area(self._most * _ITEM_BYTES)
-            if area is None:
-                return None
-            scratch.extend(area, 0, capacity * _ITEM_BYTES)
-        except DiskFull:
+        area = scratch.grown(self._area, self._most * _ITEM_BYTES, capacity * _ITEM_BYTES)
+        if area is None:
             return None
         numbers: U32 = area.array(np.uint32, 0, capacity)
         if self._area is None:

@@ -21,7 +21,7 @@ from dwell.batch.events import EventPage
 from dwell.batch.outcome import Outcome
 from dwell.batch.page import Cursor, Page
 from dwell.batch.puts import PutAnswer, Puts
-from dwell.batch.stats import Stale, Stats
+from dwell.batch.stats import Stale
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock, RealClock
 from dwell.errors import DiskFull, InvalidSettings, StoreDamaged, StoreError
@@ -55,7 +55,7 @@ from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.memoryoption import budget_bytes
 from dwell.store.embedded.ownids import ids_of
 from dwell.store.embedded.putter import Putter, most_bytes
-from dwell.store.embedded.reading import read, stats_of
+from dwell.store.embedded.reading import read
 from dwell.store.embedded.receipts import leased_rows, receipts_of
 from dwell.store.embedded.releases import releases_of, size_bytes_of
 from dwell.store.embedded.results import acks_of, outcomes
@@ -194,18 +194,38 @@ class EmbeddedStore(Counting):
 
     # --- take -----------------------------------------------------------------------------------
 
-    async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
+    async def take(
+        self,
+        topics: Sequence[str],
+        limit: int,
+        lease_ms: int,
+        owner: str,
+        *,
+        calls: U64 | None = None,
+    ) -> Batch:
         """Lease ready messages (see the contract)."""
         while True:
-            rows, has_more = await self._in_room(lambda: self._take(topics, limit, lease_ms, owner))
+            rows, has_more = await self._in_room(
+                lambda: self._take(topics, limit, lease_ms, owner, calls)
+            )
             batch = await self._handed(rows)
+            if 0 < len(batch) < len(rows) and calls is not None and (calls != calls[0]).any():
+                # Damaged messages are left out, and the others would have the numbers of those.
+                assert batch.receipts is not None
+                await self.release(batch.receipts, 0, None, counted=False)
+                batch = Batch.empty()
             # All leased messages may be damaged.
             if len(batch) or not (has_more or len(rows)):
                 return batch
             await asyncio.sleep(0)
 
     def _take(
-        self, topics: Sequence[str], limit: int, lease_ms: int, owner: str
+        self,
+        topics: Sequence[str],
+        limit: int,
+        lease_ms: int,
+        owner: str,
+        calls: U64 | None,
     ) -> tuple[Rows, bool]:
         now_ms, machine = self._time.begin(), self._machine
         ready, rows, has_more = machine.ready.counts(topics, now_ms), _NO_ROWS, False
@@ -219,7 +239,7 @@ class EmbeddedStore(Counting):
             has_more |= len(rows) < popped
         if len(rows):
             machine.admission.take_turns(rows)
-            self._lease(rows, lease_ms, owner, now_ms)
+            self._lease(rows, lease_ms, owner, now_ms, calls)
         self._time.note_short(topics, now_ms, wakes=len(rows) > 0)
         if has_more:
             # Takers of each of these topics that got nothing must ask again.
@@ -285,9 +305,32 @@ class EmbeddedStore(Counting):
             self._woken(name, len(bad), self._machine.topics.settings(name).paused)
         return batch.picked(np.flatnonzero(are_held[are_whole]).tolist())
 
-    def _lease(self, rows: Rows, lease_ms: int, owner: str, now_ms: int) -> None:
+    async def undo_takes(self, calls: U64) -> int:
+        """Release the messages of takes by their numbers (see the contract)."""
+        self._time.begin_held()
+        taken = self._machine.takes.taken(calls)
+        rows = taken.rows.astype(np.intp)
+        rows, takes = rows[rows < self._table.top], taken.seqs[rows < self._table.top]
+        good = (self._table.state[rows] == State.LEASED) & (self._table.takes[rows] == takes)
+        if not good.any():
+            return 0
+        receipts = receipts_of(self._table, rows[good], self.number)
+        done = await self.release(receipts, 0, None, counted=False)
+        _log.info("released %d messages of takes whose answers were lost", len(done))
+        return len(done)
+
+    def _lease(
+        self,
+        rows: Rows,
+        lease_ms: int,
+        owner: str,
+        now_ms: int,
+        calls: U64 | None = None,
+    ) -> None:
         until_ms = now_ms + self._leases(rows, lease_ms)
         columns: dict[str, np.ndarray] = {"rows": rows, "lease_until_ms": until_ms}
+        if calls is not None:
+            columns["calls"] = calls[: len(rows)]
         meta = Meta(owner=owner, first_take=self._machine.next_take)
         self._time.write(Record(RecordKind.TAKE, now_ms, columns, meta))
 
@@ -643,48 +686,9 @@ class EmbeddedStore(Counting):
         known = self.core.histories((position, following), until)
         return EventPage(events, following, log.first_position, until, *known)
 
-    async def stats(self) -> Stats:
-        """Return the counts."""
-        self._time.look()
-        return await stats_of(self._machine)
-
-    async def stored_bytes(self) -> dict[str, int]:
-        """Return how many bytes the messages of each topic have."""
-        self._time.look()
-        machine = self._machine
-        sizes = np.zeros(0, np.int64)
-        for part in machine.table.sizes_by_topic():
-            if len(part) > len(sizes):
-                sizes, part = part, sizes
-            sizes[: len(part)] += part
-            await asyncio.sleep(0)
-        numbered = machine.topics.numbered()
-        return {n: int(sizes[at]) for n, at in numbered.items() if at < len(sizes) and sizes[at]}
-
-    async def count_urgent(self, topic: str, priority: int) -> int:
-        """Return how many ready messages of a topic precede the given priority."""
-        self._time.look()
-        count = 0
-        for part in self._machine.ready.urgent(topic, priority):
-            count += part
-            await asyncio.sleep(0)
-        return count
-
     async def find_stale(self, *, repair: bool = False, limit: int = 1000) -> list[Stale]:
         """Read the journal, and return the messages without a body there (see the contract)."""
-        self._time.look()
-        whole, until = await strays.whole_frames(self.core)
-        self._time.look()
-        rows = await strays.bodiless(self._machine, whole, until, limit)
-        now_ms = self._time.look()
-        rows = rows[self._table.are_messages(rows)]
-        answer = strays.told(self._machine, rows, repaired=repair)
-        if repair and len(rows):
-            # The records that end messages must be written, so room for them is reserved first.
-            self.core.reserve(RECORD_BYTES + 16 * len(rows), Use.END)
-            self._time.write(strays.ended(self._machine, rows, now_ms))
-            await self.core.committed()
-        return answer
+        return await strays.found(self.core, self._time, repair=repair, limit=limit)
 
     async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
         """Change some of a topic's settings (see the contract)."""
@@ -707,6 +711,7 @@ class EmbeddedStore(Counting):
         number = self._machine.topics.number(topic)
         if not settings.paused and (ready := self._table.count(number, State.READY)):
             self.wake(topic, ready)
+        self._machine.forget_idle(topic)
         await self.core.committed()
         return settings
 

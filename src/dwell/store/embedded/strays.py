@@ -15,10 +15,30 @@ from dwell.message import Rows
 from dwell.store.embedded.check import Report, lost_of, unreadable_parts, whole_ranges
 from dwell.store.embedded.core import Core
 from dwell.store.embedded.journal.record import Record, RecordKind
+from dwell.store.embedded.journal.room import Use
 from dwell.store.embedded.machine import Machine
+from dwell.store.embedded.timekeeper import RECORD_BYTES, Timekeeper
 
 
-async def whole_frames(core: Core) -> tuple[list[tuple[int, int]], int]:
+async def found(core: Core, time: Timekeeper, *, repair: bool, limit: int) -> list[Stale]:
+    """Return messages without a body in the journal; with ``repair`` they end."""
+    machine = core.machine
+    time.look()
+    whole, until = await _whole_frames(core)
+    time.look()
+    rows = await bodiless(machine, whole, until, limit)
+    now_ms = time.look()
+    rows = rows[machine.table.are_messages(rows)]
+    answer = _told(machine, rows, repaired=repair)
+    if repair and len(rows):
+        # The records that end messages must be written, so room for them is reserved first.
+        core.reserve(RECORD_BYTES + 16 * len(rows), Use.END)
+        time.write(_ended(machine, rows, now_ms))
+        await core.committed()
+    return answer
+
+
+async def _whole_frames(core: Core) -> tuple[list[tuple[int, int]], int]:
     """Read the journal; return where whole frames are, and the end of the checked part."""
     journal = core.journal
     until = journal.cut()
@@ -32,7 +52,7 @@ async def whole_frames(core: Core) -> tuple[list[tuple[int, int]], int]:
 
 
 async def bodiless(machine: Machine, whole: list[tuple[int, int]], until: int, limit: int) -> Rows:
-    """Return at most ``limit`` rows without a body, given the result of :func:`whole_frames`.
+    """Return at most ``limit`` rows without a body, given the result of :func:`_whole_frames`.
 
     Other tasks run meanwhile, but not between the last look at the rows and the answer.
     """
@@ -54,7 +74,7 @@ def _messages_before(machine: Machine, rows: Rows, until: int) -> Rows:
     return found
 
 
-def told(machine: Machine, rows: Rows, *, repaired: bool) -> list[Stale]:
+def _told(machine: Machine, rows: Rows, *, repaired: bool) -> list[Stale]:
     """Return rows without a body as callers read them; call it before they end."""
     table, names = machine.table, machine.topics.names
     made = LazyIds(rows, table.seq[rows], None)
@@ -67,7 +87,7 @@ def told(machine: Machine, rows: Rows, *, repaired: bool) -> list[Stale]:
     ]
 
 
-def ended(machine: Machine, rows: Rows, now_ms: int) -> Record:
+def _ended(machine: Machine, rows: Rows, now_ms: int) -> Record:
     """Delete the ids of rows without a body; return the record that ends them."""
     table = machine.table
     own = rows[table.id_bytes[rows] > 0]

@@ -23,6 +23,7 @@ class Topics:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
         self._most_names = limits.idle_names
+        self._looked_at = 0
         self._forgotten: deque[tuple[int, int]] = deque()
         self._reusable: list[int] = []
         self.names: list[str] = []
@@ -34,6 +35,7 @@ class Topics:
         self.lease_ms = np.zeros(16, dtype=np.int64)
         self.max_attempts = np.zeros(16, dtype=np.int64)
         self.remember_ms = np.zeros(16, dtype=np.int64)
+        self.keep_dead_ms = np.zeros(16, dtype=np.int64)
 
     def find(self, name: str) -> int | None:
         """Return the number of a topic; None if it was never used."""
@@ -101,7 +103,8 @@ class Topics:
     @property
     def are_many(self) -> bool:
         """Whether it is time to look for topics to drop."""
-        return len(self._numbers) > self._most_names or bool(self._forgotten)
+        is_looking = self._looked_at > 0
+        return is_looking or len(self._numbers) > self._most_names or bool(self._forgotten)
 
     def forget_idle(self, pending: I64, written: int, following: int) -> None:
         """Drop topics without settings or messages, given how many each has.
@@ -110,14 +113,22 @@ class Topics:
         """
         while self._forgotten and self._forgotten[0][0] <= written:
             self._reusable.append(self._forgotten.popleft()[1])
-        if len(self._numbers) <= self._most_names:
+        if not self._looked_at and len(self._numbers) <= self._most_names:
             return
-        for number in np.flatnonzero(pending == 0).tolist():
-            name = self.names[number]
-            if self._numbers.get(name) == number and self._settings[number] == _DEFAULTS:
-                del self._numbers[name]
-                self._forgotten.append((following, number))
-        self._most_names = 2 * len(self._numbers) + self._limits.idle_names
+        first, last = self._looked_at, self._looked_at + self._limits.idle_step
+        for number in np.flatnonzero(pending[first:last] == 0).tolist():
+            self.forget(first + number, following)
+        self._looked_at = last
+        if last >= len(pending):
+            self._looked_at = 0
+            self._most_names = 2 * len(self._numbers) + self._limits.idle_names
+
+    def forget(self, number: int, following: int) -> None:
+        """Drop a topic that has no messages, if it has no settings either."""
+        name = self.names[number]
+        if self._numbers.get(name) == number and self._settings[number] == _DEFAULTS:
+            del self._numbers[name]
+            self._forgotten.append((following, number))
 
     def forget_ready(self) -> None:
         """Drop all ready runs, before they are rebuilt."""
@@ -149,9 +160,16 @@ class Topics:
         self._later.add(numbers.tolist(), chunk, starts, ends)
 
     def _note(self, number: int, settings: TopicSettings) -> None:
-        if number >= len(self.lease_ms):
-            for name in ("lease_ms", "max_attempts", "remember_ms"):
-                setattr(self, name, np.concatenate([getattr(self, name)] * 2))
-        self.lease_ms[number] = settings.lease_ms
-        self.max_attempts[number] = settings.max_attempts
-        self.remember_ms[number] = settings.remember_ms
+        for name in ("lease_ms", "max_attempts", "remember_ms", "keep_dead_ms"):
+            column = getattr(self, name)
+            if number >= len(column):
+                # A restored number may be far beyond the others, behind many forgotten topics.
+                more = np.zeros(max(len(column), number + 1 - len(column)), dtype=np.int64)
+                column = np.concatenate([column, more])
+                setattr(self, name, column)
+            column[number] = getattr(settings, name)
+
+    def dead_retentions(self) -> dict[str, int]:
+        """Return the ``keep_dead_ms`` of each topic that sets it."""
+        numbers = np.flatnonzero(self.keep_dead_ms).tolist()
+        return {self.names[number]: int(self.keep_dead_ms[number]) for number in numbers}

@@ -93,7 +93,7 @@ class Rates(Suite):
                 assert count <= most, (begin, took)
         assert sum(took.number for took in course.took) > 0
 
-    @pytest.mark.parametrize("seed", range(10))
+    @pytest.mark.parametrize("seed", range(4))
     @within_a_shard
     @scenario
     async def test_who_waits_for_a_rate_is_woken(self, rig: Rig, seed: int) -> None:

@@ -78,6 +78,15 @@ class Results(Suite):
         assert await rig.put("x") == ["created"]
 
     @scenario
+    async def test_outcome_outlives_an_unused_topic(self, rig: Rig) -> None:
+        """The store may drop a topic that holds nothing and has the usual settings."""
+        await rig.store.ack(await taken(rig, "x"), [None])
+        assert await outcomes(rig, "x") == [Outcome("done")]
+        await rig.configure()
+        assert await outcomes(rig, "x") == [Outcome("done")]
+        assert await rig.put("x") == ["kept"]
+
+    @scenario
     async def test_results_of_made_ids_are_kept_too(self, rig: Rig) -> None:
         """But an ack without one leaves nothing of such an id."""
         await rig.configure(remember_ms=_REMEMBER_MS)

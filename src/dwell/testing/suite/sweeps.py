@@ -47,7 +47,7 @@ class Sweeps(Suite):
         """Adjacent parts return each message once."""
         await rig.put(*"abcdefg", delay_ms=5)
         places = (await rig.store.sweep(EVERY, 0, 0, 0)).places
-        for cut in range(places + 1):
+        for cut in (*range(0, places, places // 16 + 1), places):
             parts = (0, cut, places)
             assert sorted(await sweep_all(rig, parts=parts)) == list("abcdefg")
 
