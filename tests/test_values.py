@@ -131,7 +131,16 @@ async def test_batch_too_large():
 
 BAD_DELAYS = ["", "30", "m", "1h 30m", "-1s", "1.5.5s", "1y", -1, -0.5, float("nan"), float("inf")]
 BAD_DELAYS += [1.7e308, -1.7e308]
-BAD_DELAYS += [timedelta(seconds=-1), True, b"1s", [], "9" * 70 + "s", "99999999w"]
+BAD_DELAYS += [
+    timedelta.max,
+    timedelta.min,
+    timedelta(seconds=-1),
+    True,
+    b"1s",
+    [],
+    "9" * 70 + "s",
+    "99999999w",
+]
 BAD_DELAYS += [MAX_DELAY_MS // 1000 + 1, timedelta(days=40_000), 10**400, np.array(5)]
 BAD_DELAYS += [np.timedelta64(2, "M"), np.timedelta64(1, "Y"), np.timedelta64(5)]
 BAD_DELAYS += [np.timedelta64("NaT"), np.timedelta64(-1, "ms"), np.timedelta64(2**62, "W")]

@@ -15,25 +15,26 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(params=["server", "redis"])
-def url(request, tmp_path):
+def server(request, tmp_path):
+    """A server, or a Redis with its disk, which a test may kill and start again."""
     if request.param == "redis":
-        with redis_server() as server:
-            yield server.url
+        with redis_server(appendonly="yes", appendfsync="always") as server:
+            yield server
         return
     server = ServerProcess(tmp_path)
-    yield server.url
+    yield server
     server.stop()
 
 
 @pytest.fixture
-def started(url, tmp_path):
+def started(server, tmp_path):
     """Return a function that starts workers, each ended with the test."""
     workers = []
 
     def start(*options, name="worker", **settings):
         folder = tmp_path / name
         folder.mkdir()
-        workers.append(WorkerProcess(folder, url, *options, **settings))
+        workers.append(WorkerProcess(folder, server.url, *options, **settings))
         return workers[-1]
 
     yield start
@@ -113,44 +114,30 @@ def test_two_workers_share_what_there_is(started):
         )
 
 
-def test_a_server_that_is_killed_costs_no_task(tmp_path):
-    server = ServerProcess(tmp_path)
-    folder = tmp_path / "worker"
-    folder.mkdir()
-    worker = WorkerProcess(folder, server.url, lease="5s")
-    try:
-        names = {f"task-{number}" for number in range(30)}
-        with client_of(worker) as client:
-            for number, name in enumerate(sorted(names)):
-                client.send("late", name, 0.1, countdown=number % 3)
-            until(lambda: len(begun_and_ended(worker)[1]) > 3)
-            server.kill()
-            time.sleep(1)
-            server.start()
-            until(lambda: begun_and_ended(worker)[1] == names)
-            assert worker.process.poll() is None
-        with store_of(worker) as queue:
-            until(lambda: counts(queue) == (0, 0, 0, 0), lambda: queue.stats().topics)
-    finally:
-        worker.kill()
-        server.stop()
-
-
-def test_a_worker_waits_for_a_server_that_is_away(tmp_path):
-    server = ServerProcess(tmp_path)
-    folder = tmp_path / "worker"
-    folder.mkdir()
-    worker = WorkerProcess(folder, server.url)
-    try:
+def test_a_server_that_is_killed_costs_no_task(server, started):
+    worker = started(lease="5s")
+    names = {f"task-{number}" for number in range(30)}
+    with client_of(worker) as client:
+        for number, name in enumerate(sorted(names)):
+            client.send("late", name, 0.1, countdown=number % 3)
+        until(lambda: len(begun_and_ended(worker)[1]) > 3)
         server.kill()
+        time.sleep(1)
         server.start()
-        with client_of(worker) as client:
-            assert client.send("add", 20, 22).get(timeout=60) == 42
-        worker.process.send_signal(signal.SIGTERM)
-        assert worker.process.wait(60) == 0
-    finally:
-        worker.kill()
-        server.stop()
+        until(lambda: begun_and_ended(worker)[1] == names)
+        assert worker.process.poll() is None
+    with store_of(worker) as queue:
+        until(lambda: counts(queue) == (0, 0, 0, 0), lambda: queue.stats().topics)
+
+
+def test_a_worker_waits_for_a_server_that_is_away(server, started):
+    worker = started()
+    server.kill()
+    server.start()
+    with client_of(worker) as client:
+        assert client.send("add", 20, 22).get(timeout=60) == 42
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.process.wait(60) == 0
 
 
 def test_results_come_by_rpc(started):

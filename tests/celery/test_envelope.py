@@ -135,6 +135,13 @@ def test_a_second_delivery_says_so():
     assert opened(taken(body, 2))["properties"]["delivery_info"]["redelivered"] is True
 
 
+def test_a_task_without_an_id_has_that_of_its_message():
+    found = opened(taken(sealed("q", task(id=None), _NOW_MS).body))
+    assert (found["headers"]["id"], found["headers"]["root_id"]) == ("T1", "T1")
+    assert found["properties"]["correlation_id"] == "T1"
+    assert "id" not in opened(taken(sealed("q", message(), _NOW_MS).body))["headers"]
+
+
 @pytest.mark.parametrize(
     ("priority", "expected"), [(0, 1024), (9, 1015), (300, 769), (-1, 1024), (None, 1024)]
 )

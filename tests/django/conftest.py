@@ -13,7 +13,7 @@ def server_url(tmp_path_factory):
     server.stop()
 
 
-@pytest.fixture(params=list(PYTHONS))
+@pytest.fixture(params=["backport", pytest.param("django6", marks=pytest.mark.campaign)])
 def python(request):
     if request.param == "django6" and not NEWER.exists():
         pytest.skip("make setup has found no Python 3.12 or later")

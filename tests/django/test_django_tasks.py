@@ -5,7 +5,11 @@ import uuid
 import pytest
 
 import dwell
+from tests.django.sites import PYTHONS
 from tests.waiting import until
+
+#: With each of Django's versions at once; all others have the second in the campaigns.
+BOTH = pytest.mark.parametrize("python", list(PYTHONS), indirect=True)
 
 _SHOW = """
 def show(id):
@@ -15,6 +19,7 @@ def show(id):
 """
 
 
+@BOTH
 def test_a_task_is_run_and_its_result_is_kept(site):
     id_ = site.run("print(tasks.add.enqueue(1, y=2).id)")
     assert id_.startswith("default:")
@@ -51,6 +56,7 @@ print(asyncio.run(run()))
     assert site.run(f"print(backend.get_result({id_!r}).return_value)") == "42"
 
 
+@BOTH
 def test_a_task_that_raises_has_failed_with_its_error(site):
     id_ = site.run("print(tasks.fails.enqueue('no stock').id)")
     site.burst()
@@ -116,6 +122,7 @@ def test_with_attempts_a_task_is_run_again(site_at, tmp_path):
     assert told.splitlines() == ["SUCCESSFUL 2 []", "2", "FAILED 3 ['ValueError']"]
 
 
+@BOTH
 def test_run_after_is_the_due_of_the_message(site, tmp_path):
     code = """
 from datetime import timedelta
@@ -158,6 +165,7 @@ print(backend.get_result(other).return_value)
     assert site.run(code) == "42"
 
 
+@BOTH
 def test_a_task_is_put_when_its_transaction_commits(site_at, tmp_path):
     site = site_at(f"{tmp_path}/store", on_commit=True)
     code = """
@@ -279,6 +287,7 @@ except TaskResultDoesNotExist:
     assert site.run(code) == "none"
 
 
+@BOTH
 def test_signals_are_sent(site, tmp_path):
     site.run("tasks.add.enqueue(1, 2); tasks.fails.enqueue('x')")
     done = site.manage("dwell_worker", "--burst", "--concurrency", "1")
@@ -293,6 +302,7 @@ def test_signals_are_sent(site, tmp_path):
     ]
 
 
+@BOTH
 def test_what_cannot_be_enqueued_is_refused(site):
     code = """
 from dwell.django.tasks import InvalidTask

@@ -1,12 +1,16 @@
 """Retry delays that grow by a formula, and that differ a little from message to message."""
 
+import asyncio
+
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dwell
 from dwell.errors import InvalidInput, InvalidTime
 from dwell.given.values import delay_ms
+from dwell.message import MAX_DELAY_MS
 from dwell.store.memory import MemoryStore
 from dwell.worker import Worker
 
@@ -28,11 +32,44 @@ def test_delays_grow_by_the_factor_up_to_the_cap(base_ms, factor, more_ms, at):
         (("1m", 2, "1s"), "cap: got str '1s', expected a span not below the base"),
         (("1s", 1.0, "1h"), "factor: got float 1.0, expected one that reaches the cap"),
         (("1s", 0.5, "1h"), "factor: got float 0.5"),
+        (("1s", float("nan"), "1h"), "factor: got float nan"),
+        (("1s", -2), "factor: got int -2, expected a number above 1"),
+        (("1s", 0), "factor: got int 0, expected a number above 1"),
+        (("1s", "2"), "factor: got str '2', expected a number above 1"),
+        (("1s", None), "factor: got NoneType None, expected a number above 1"),
+        (("1s", True), "factor: got bool True, expected a number above 1"),
+        (("1s", 2j), "factor: got complex 2j, expected a number above 1"),
     ],
 )
 def test_what_does_not_grow_is_refused(words, told):
     with pytest.raises(InvalidTime, match=told):
         dwell.exponential(*words)
+
+
+@pytest.mark.parametrize("factor", [10**400, float("inf"), 1e300, np.float32(1e30)])
+def test_a_factor_beyond_the_cap_reaches_it_at_once(factor):
+    assert dwell.exponential("1s", factor, "1h") == ("1000ms", "3600000ms")
+
+
+@given(st.integers(MAX_DELAY_MS * 9 // 10, MAX_DELAY_MS), st.floats(0, 1))
+@settings(deadline=None, max_examples=20)
+def test_no_delay_with_jitter_is_longer_than_a_queue_allows(longest_ms, jitter):
+    async def failed():
+        clock = dwell.SimulatedClock()
+        async with dwell.Queue(MemoryStore(clock)) as queue:
+            worker = Worker(queue)
+
+            @worker.on("t", retry=[f"{longest_ms}ms"], jitter=jitter)
+            async def fail(message):
+                raise ValueError
+
+            await queue.put_many("t", [b""] * 20)
+            await worker.serve(burst=True)
+            delayed = (await queue.scan("t", "delayed")).messages
+            assert len(delayed) == 20
+            assert all(m.due_ms - clock.now_ms() <= MAX_DELAY_MS for m in delayed)
+
+    asyncio.run(failed())
 
 
 @pytest.mark.parametrize(
@@ -42,6 +79,8 @@ def test_what_does_not_grow_is_refused(words, told):
         ({"retry": dwell.exponential("100s", cap="1h"), "jitter": 0.5}, 50_000, 150_000),
         ({"retry": ["100s", "1h"], "jitter": 0}, 100_000, 100_000),
         ({"retry": "100s"}, 100_000, 100_000),
+        ({"retry": ["100s", "100s"]}, 100_000, 100_000),
+        ({"retry": ["100s", "10s"]}, 100_000, 100_000),
     ],
 )
 async def test_growing_delays_differ_a_little(how, least, most):

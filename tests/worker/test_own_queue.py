@@ -81,3 +81,22 @@ async def test_a_blocking_call_in_the_loop_is_refused():
         queue = await queue_of(worker)
         await queue.put("t", b"")
         assert "blocking call" in str(await failed)
+
+
+async def test_a_worker_opens_its_store_with_options(tmp_path):
+    """The command line reaches the folder of a worker by its socket."""
+    folder = tmp_path / "queue"
+    worker = Worker(dwell.open(folder, admin_socket=True), app="letters")
+    seen = []
+    worker.on("letters")(lambda message: seen.append(message.body))
+    assert not worker.is_shareable
+    assert worker.described == "serving letters (8 at once) at its queue"
+    for text in (b"first", b"again"):
+        async with serving(worker):
+            await queue_of(worker)
+            async with dwell.open(f"http+unix://{folder}/admin.sock") as queue:
+                await queue.put("letters", text)
+            await until_async(lambda text=text: text in seen)
+        assert not (folder / "admin.sock").exists()
+        worker = Worker(worker.source)
+        worker.on("letters")(lambda message: seen.append(message.body))

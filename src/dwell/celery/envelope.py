@@ -54,14 +54,21 @@ def message_id(task: str, turn: int) -> str:
     return f"{task}:{turn}" if turn else task
 
 
-def sealed(queue: str, message: dict[str, Any], now_ms: int, ttl_ms: int | None = None) -> Parcel:
+def sealed(
+    queue: str,
+    message: dict[str, Any],
+    now_ms: int,
+    ttl_ms: int | None = None,
+    zone: tzinfo | None = None,
+) -> Parcel:
     """Return the parcel of a message of kombu for a queue; ``ttl_ms`` is the queue's own.
 
-    A task with an ETA is due then. Raises InvalidBody for what JSON cannot encode.
+    A task with an ETA is due then; ``zone`` is that of an ETA without one, as a rule the current
+    app's. Raises InvalidBody for what JSON cannot encode.
     """
     headers, properties = message["headers"], message["properties"]
     task, turn, eta = _task_of(message)
-    due_ms = _epoch_ms(eta)
+    due_ms = _epoch_ms(eta, zone)
     if due_ms is not None and "eta" in headers:
         # The worker has nothing to wait for when it gets the message.
         message = message | {
@@ -86,6 +93,10 @@ def opened(message: Message) -> dict[str, Any]:
     if message.attempt > 1:
         found["headers"]["redelivered"] = True
         properties.setdefault("delivery_info", {})["redelivered"] = True
+    if "task" in found["headers"] and found["headers"].get("id") is None:
+        # A schedule has put it; each of its messages is a task of its own.
+        found["headers"] |= {"id": message.id, "root_id": message.id}
+        properties["correlation_id"] = message.id
     return found
 
 
@@ -118,7 +129,8 @@ def _protocol_1(message: dict[str, Any]) -> dict[str, Any]:
         return {}
     try:
         fields = loads(body)
-    except ValueError:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        # kombu calls what a body names, with what it has.
         return {}
     return fields if isinstance(fields, dict) else {}
 
@@ -133,7 +145,7 @@ def _count(fields: dict[str, Any], name: str) -> int:
     return max(value, 0) if isinstance(value, int) else 0
 
 
-def _epoch_ms(eta: object) -> int | None:
+def _epoch_ms(eta: object, zone: tzinfo | None) -> int | None:
     """Return an ETA in epoch milliseconds, or None without a readable ETA."""
     try:
         moment = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
@@ -142,7 +154,7 @@ def _epoch_ms(eta: object) -> int | None:
     if not isinstance(moment, datetime):
         return None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=_zone())
+        moment = moment.replace(tzinfo=zone or _zone())
     # Rounded up, as no task may run before its ETA.
     return max(math.ceil(moment.timestamp() * 1000), 0)
 
@@ -156,12 +168,12 @@ def _zone() -> tzinfo:
 def _ttl_ms(properties: dict[str, Any]) -> int | None:
     try:
         return int(properties["expiration"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
 def _priority(properties: dict[str, Any]) -> int:
     try:
         return min(max(int(properties["priority"]), 0), MAX_PRIORITY)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return 0

@@ -1,5 +1,7 @@
 """Delays that grow, for retries: a formula in place of a list."""
 
+import numpy as np
+
 from dwell.errors import InvalidTime
 from dwell.given import values
 from dwell.given.values import Delay
@@ -12,14 +14,17 @@ def exponential(base: Delay, factor: float = 2.0, cap: Delay = "1h") -> tuple[st
     """Return delays that begin with ``base`` and grow by a factor until they reach ``cap``.
 
     They are spans, for the ``retry`` of a worker's handler, or the ``retry_delays_ms`` of a topic;
-    the last one repeats there. Raises InvalidTime for a base of 0, a cap below it and a factor that
-    takes more than 1000 steps.
+    the last one repeats there. Raises InvalidTime for a base of 0, a cap below it, and a
+    factor that is no number above 1 or takes more than 1000 steps.
     """
-    first_ms, most_ms = values.delay_ms(base, "base"), values.delay_ms(cap, "cap")
-    if first_ms < 1:
-        raise values.refusal(InvalidTime, "base", base, "a span above 0")
+    first_ms, most_ms = values.positive_ms(base, "base"), values.delay_ms(cap, "cap")
     if most_ms < first_ms:
         raise values.refusal(InvalidTime, "cap", cap, "a span not below the base")
+    is_number = isinstance(factor, int | float | np.integer | np.floating)
+    if not is_number or isinstance(factor, bool) or not factor > 0:
+        raise values.refusal(InvalidTime, "factor", factor, "a number above 1")
+    # A factor that is larger reaches the cap at once as well.
+    factor = float(min(factor, most_ms + 1))
     delays_ms, delay_ms = list[int](), float(first_ms)
     while delay_ms < most_ms and len(delays_ms) < _MOST:
         delays_ms.append(round(delay_ms))

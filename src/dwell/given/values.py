@@ -313,7 +313,8 @@ def delay_ms(value: object, field: str = "delay", most_ms: int = MAX_DELAY_MS) -
     elif isinstance(value, Millis):
         ms = value.ms
     elif isinstance(value, timedelta):
-        ms = -(-value // _MILLISECOND)
+        # The negative of the longest one overflows.
+        ms = -(value // -_MILLISECOND)
     elif isinstance(value, np.timedelta64):
         ms = _numpy_ms(value)
     elif is_whole(value):
@@ -324,6 +325,14 @@ def delay_ms(value: object, field: str = "delay", most_ms: int = MAX_DELAY_MS) -
         raise refusal(InvalidTime, field, value, f"{_SPAN_FORMS}, not negative")
     if ms > most_ms:
         raise refusal(InvalidTime, field, value, f"at most {most_ms} ms")
+    return ms
+
+
+def positive_ms(value: object, field: str) -> int:
+    """Return a span above 0 in milliseconds; raises InvalidTime."""
+    ms = delay_ms(value, field)
+    if ms < 1:
+        raise refusal(InvalidTime, field, value, "a span above 0")
     return ms
 
 
@@ -483,6 +492,7 @@ _SETTING_RANGES = {
     "max_pending": (0, 2**63 - 1),
     "delay_levels_ms": (0, MAX_DELAY_MS),
     "most_leased": (0, 2**63 - 1),
+    "keep_dead_ms": (0, MAX_DELAY_MS),
 }
 _MAX_LEVELS = 32
 

@@ -123,4 +123,4 @@ def _is_of_spark(key: str) -> bool:
 
 
 def _number(text: str) -> Any:
-    return int(text) if text.isdecimal() else text
+    return int(text) if text.isascii() and text.isdecimal() else text

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from dwell.errors import InvalidSettings
 
 #: An offset, alone or after the name of UTC.
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{1,2})(?::?(\d\d))?)?")
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{1,2})(?::?([0-9]{2}))?)?")
 
 #: The short names that Spark accepts, with Java's meaning (``ZoneId.SHORT_IDS``).
 _SHORT = {

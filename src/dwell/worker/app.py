@@ -10,7 +10,8 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar
 
 from dwell.errors import InvalidInput, ServerUnreachable, StoreClosed
 from dwell.given import values
@@ -48,6 +49,10 @@ _SAY_AFTER_SECONDS = 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+#: An open or closed queue, a ``dwell.open(...)`` that is not open yet, or the URL of a store.
+Source: TypeAlias = Queue | Handle | str | os.PathLike[str]
+
+
 class Worker:
     """Handles messages of a queue, or of the store at a URL, with functions.
 
@@ -69,13 +74,13 @@ class Worker:
     a stop; ``owner`` is the taker's name, by default host and process. ``app`` is the name of the
     program for schedules declared with :meth:`every`; a schedule that no running worker of the app
     declares is removed after ``keep_schedules``. ``middleware`` is called around each handler. A
-    worker whose store is not a server's also fires
-    the schedules of its store.
+    worker whose store is not a server's also fires the schedules of its store. Instead of a URL,
+    ``dwell.open(URL, ...)`` says the options of the store.
     """
 
     def __init__(
         self,
-        queue: Queue | str | os.PathLike[str],
+        queue: Queue | Handle | str | os.PathLike[str],
         *,
         grace: Delay = "30s",
         owner: str = "",
@@ -107,20 +112,18 @@ class Worker:
     def described(self) -> str:
         """What it serves and where, in a line for people."""
         source = self._source
-        place = "its queue" if isinstance(source, Queue) else shown(os.fspath(source))
+        place = "its queue" if isinstance(source, Queue | Handle) else shown(os.fspath(source))
         return f"serving {'; '.join(map(str, self._subscriptions)) or 'nothing'} at {place}"
 
     @property
-    def source(self) -> Queue | str | os.PathLike[str]:
-        """The queue or the URL that it was made with."""
+    def source(self) -> Source:
+        """The queue, the handle or the URL that it was made with."""
         return self._source
 
     @property
     def is_shareable(self) -> bool:
         """Whether other processes may open its store at the same time; raises InvalidUrl."""
-        source = self._source
-        handle = source if isinstance(source, Queue) else open_queue(source)
-        return handle.store.is_shared
+        return _handle_of(self._source).store.is_shared
 
     @property
     def queue(self) -> Queue:
@@ -170,7 +173,8 @@ class Worker:
         _refuse_batches(batch, by_key=by_key, kind=kind is not None, results=results)
         if self._loop is not None:
             raise InvalidInput("on: the worker runs, expected handlers before that")
-        delays = () if retry is None else retry if isinstance(retry, list | tuple) else (retry,)
+        given = () if retry is None else retry if isinstance(retry, list | tuple) else (retry,)
+        delays_ms = tuple(values.delay_ms(delay, "retry") for delay in given)
         subscribe = functools.partial(
             Subscription,
             topics=values.topics(topics),
@@ -178,10 +182,10 @@ class Worker:
             batch=values.limit(batch, "batch"),
             lease_ms=values.lease_ms(lease),
             by_key=by_key,
-            retry_ms=tuple(values.delay_ms(delay, "retry") for delay in delays),
+            retry_ms=delays_ms,
             timeout_ms=0 if timeout is None else _timeout_ms(timeout),
             processes=processes,
-            jitter=_jitter(jitter, delays),
+            jitter=_jitter(jitter, delays_ms),
             results=values.flag(results, "results"),
         )
 
@@ -400,14 +404,13 @@ class Worker:
         await self.serve(**how)
 
     @contextlib.asynccontextmanager
-    async def _opened(self, source: Queue | str | os.PathLike[str]) -> AsyncIterator[Queue | None]:
+    async def _opened(self, source: Source) -> AsyncIterator[Queue | None]:
         """Open what was given, unless it is a queue that is open already; None after a stop."""
         if isinstance(source, Queue) and source.is_open:
             yield source
             return
-        handle = source if isinstance(source, Queue) else open_queue(source)
         loop = asyncio.get_running_loop()
-        opening = loop.create_task(_open_when_there(handle))
+        opening = loop.create_task(_open_when_there(_handle_of(source)))
         stopping = loop.create_task(self._stopping.wait())
         try:
             await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -440,6 +443,10 @@ class Worker:
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what the work returns; to be cancelled meanwhile ends the grace, not the work."""
         return await finished(whole(work), self._end_grace)
+
+
+def _handle_of(source: Source) -> Handle | Queue:
+    return source if isinstance(source, Queue | Handle) else open_queue(source)
 
 
 async def _open_when_there(handle: Handle | Queue) -> Queue:
@@ -480,9 +487,9 @@ def _refuse_batches(batch: object, **given: bool) -> None:
             raise InvalidInput(f"{name}: got batch={batch!r:.40}, expected single messages")
 
 
-def _jitter(jitter: float | None, delays: Sequence[Delay]) -> float:
+def _jitter(jitter: float | None, delays_ms: Sequence[int]) -> float:
     if jitter is None:
-        return 0.1 if len(delays) > 1 else 0.0
+        return 0.1 if any(one < other for one, other in pairwise(delays_ms)) else 0.0
     if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
         raise values.refusal(InvalidInput, "jitter", jitter, "a part from 0 to 1")
     return float(jitter)

@@ -24,7 +24,7 @@ from dwell.errors import (
     TopicFull,
 )
 from dwell.given.values import Delay, Millis
-from dwell.message import MAX_BATCH_MESSAGES, Result
+from dwell.message import MAX_BATCH_MESSAGES, MAX_DELAY_MS, Result
 from dwell.queue import Queue
 from dwell.queue.then import Then
 from dwell.retries import retry_delay_ms
@@ -484,7 +484,8 @@ class Runner:
         if not delays_ms:
             return None
         delay_ms = retry_delay_ms(delays_ms, job.attempt)
-        return round(delay_ms * (1 + jitter * self._random.uniform(-1, 1)))
+        varied_ms = round(delay_ms * (1 + jitter * self._random.uniform(-1, 1)))
+        return min(varied_ms, MAX_DELAY_MS)
 
     def _lose(self, job: Job) -> None:
         """Tell a handler that its message is no longer its own; a thread cannot be told."""

@@ -19,6 +19,7 @@ from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.outbox.address import Address
 from dwell.relay.outbox.entry import MOST_BODY_BYTES, MOST_HEADERS_CHARS, MOST_TEXT_CHARS
 from dwell.relay.outbox.source import PassedOver, Place
+from dwell.tasks import Standing
 
 _log = logging.getLogger(__name__)
 
@@ -84,14 +85,15 @@ class PostgresRows:
         self._link: AsyncConnection[Any] | None = None
         self._has_locked = False
         self._woken = asyncio.Event()
-        self._hearing: asyncio.Task[None] | None = None
+        self._hearing: Standing | None = None
 
     async def select(
         self, limit: int, most_bytes: int, but: PassedOver
     ) -> Sequence[tuple[Any, ...]]:
         """Return rows that stay locked until they are deleted."""
         if self._hearing is None:
-            self._hearing = asyncio.get_running_loop().create_task(self._hear())
+            self._hearing = Standing(self._hear)
+            self._hearing.start()
         self._woken.clear()
         async with self._connected() as link:
             # The transaction begins in the same round trip.
@@ -162,7 +164,7 @@ class PostgresRows:
     async def close(self) -> None:
         """Release the locked rows."""
         if self._hearing is not None:
-            self._hearing.cancel()
+            await self._hearing.stop()
         if self._link is not None:
             await self._link.close()
 
