@@ -96,3 +96,17 @@ def test_a_handle_says_how_it_is_opened():
         dwell.open("memory:").put("t", "x")
     with pytest.raises(AttributeError, match=r"not open yet$"):
         dwell.open("memory:").putt("t", "x")
+
+
+@pytest.mark.parametrize("place", ["memory:", "folder"])
+async def test_a_handle_is_open_once_at_a_time(tmp_path, place):
+    """A second opening would close the store under the first."""
+    handle = dwell.open(place if place == "memory:" else tmp_path / "q")
+    async with handle as queue:
+        with pytest.raises(RuntimeError, match=r"is open already; call dwell\.open again"):
+            await handle.__aenter__()
+        with pytest.raises(RuntimeError, match="is open already"):
+            handle.__enter__()
+        await queue.put("t", "x")
+    async with handle as queue:
+        assert queue.is_open

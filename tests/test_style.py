@@ -37,7 +37,7 @@ FOREIGN = {
     "hypothesis": {"testing"},
     "jmespath": {"queue"},
     "kombu": {"celery"},
-    "psycopg": {"relay"},
+    "psycopg": {"relay", "takeover"},
     "opentelemetry": {"tracing"},
     "prometheus_client": {"relay", "server", "status", "worker"},
     "jinja2": {"spark"},

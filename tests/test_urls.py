@@ -2,7 +2,8 @@
 
 import pytest
 
-from dwell.urls import shown
+from dwell.errors import InvalidUrl
+from dwell.urls import host_and_port, shown
 
 SECRET = "s3cr3t"
 
@@ -38,3 +39,10 @@ def test_no_secret_is_shown(url):
 )
 def test_what_is_no_secret_stays(url):
     assert shown(url) == url
+
+
+@pytest.mark.parametrize("port", ["", "x", "-1", "65536", "\u0668\u0660", "\u00b2"])
+def test_a_port_is_a_number_in_ascii(port):
+    with pytest.raises(InvalidUrl, match="--http: got 'h:"):
+        host_and_port(f"h:{port}", "--http")
+    assert host_and_port("h:80", "--http") == ("h", 80)

@@ -23,8 +23,8 @@ from examples.flights_kafka.scheduler import Scheduler
 
 #: A year passes in three minutes: broker, server, relays and Spark share the machine.
 _SPEED = 365 * 24 * 20
-#: How long the plan has to come to the queue before anything falls due.
-_HEAD_START_MS = 30_000
+#: How many seconds the plan has to come to the queue before anything falls due.
+_HEAD_START_S = 30
 _ROWS_A_MS = 10
 _KILL_AT = 0.4
 _PATIENCE_MS = 120_000
@@ -61,7 +61,7 @@ def _run(
     print(f"{len(flights):,} flights, {options.speed:,.0f} times as fast as the year was")
     make_topics(hosts)
     _warm_up(spark, url, hosts)
-    start_ms = now_ms() + _HEAD_START_MS + len(flights) // _ROWS_A_MS
+    start_ms = now_ms() + 1_000 * options.head_start + len(flights) // _ROWS_A_MS
     times = Replay.of(flights, start_ms, options.speed)
     truth = _truth(spark, source, times)
     feed = Relay.of_events(url, hosts, folder / "events.log")
@@ -112,7 +112,7 @@ def _replay(
         late_ms = now_ms() - times.start_ms
         print(f"{count:,} records of the plan are scheduled", flush=True)
         if late_ms > 0:
-            raise SystemExit(f"the plan took {late_ms} ms too long: use a lower --speed")
+            raise SystemExit(f"the plan took {late_ms} ms too long: use a longer --head-start")
         time.sleep(max(times.part_ms(_KILL_AT) - now_ms(), 0) / 1000)
         print("killing a relay (SIGKILL) and starting another", flush=True)
         outage = relays[0].kill()
@@ -153,6 +153,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m examples.flights_kafka", description=__doc__)
     parser.add_argument("--out", default="report", help="folder of the report (default: report)")
     parser.add_argument("--speed", type=float, default=_SPEED, help="times real time")
+    words = "seconds in which the plan is scheduled before anything falls due (default: 30)"
+    parser.add_argument("--head-start", type=int, default=_HEAD_START_S, help=words)
     parser.add_argument("--flights", type=int, default=None, help="only the first so many")
     return parser
 

@@ -20,7 +20,11 @@ DWELL = next(peer for peer in PEERS if peer.name == "dwell embedded")
 TINY = dataclasses.replace(SMALL, life_s=0.01, late_s=0.1, burst=50, pending=80)
 
 
-@pytest.fixture(params=PEERS, ids=lambda peer: peer.name)
+#: A broker that takes ten seconds to start.
+SLOW = {"rabbitmq": [pytest.mark.campaign]}
+
+
+@pytest.fixture(params=[pytest.param(p, id=p.name, marks=SLOW.get(p.name, ())) for p in PEERS])
 def place(request):
     peer: Peer = request.param
     if not peer.needs.exists():
@@ -101,6 +105,8 @@ def test_the_page_is_made_of_what_was_measured():
     found = json.loads(benchmarks_page.FOUND.read_text())
     page = benchmarks_page.PAGE.read_text()
     assert page == benchmarks_page.render(found), "run python -m tools.benchmarks_page"
+    readme = benchmarks_page.README.read_text()
+    assert readme == benchmarks_page.in_readme(found, readme), "run python -m tools.benchmarks_page"
 
 
 def test_the_page_says_where_dwell_loses_and_why_there_is_no_figure(tmp_path):

@@ -1,5 +1,6 @@
 """One Spark session for all tests, and servers that are real processes."""
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -100,6 +101,15 @@ def shared(tmp_path_factory):
     one = ServerProcess(tmp_path_factory.mktemp("server"))
     yield one
     one.stop()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic():
+    """A topic that no other test uses."""
+    return f"own-{next(_numbers)}"
 
 
 @pytest.fixture

@@ -286,6 +286,7 @@ def test_books_can_begin_anew_behind_a_gap(spark):
     assert books(cut, since=9).is_balanced
 
 
+@pytest.mark.campaign
 def test_books_over_nothing(spark):
     found = books(spark.createDataFrame([], EVENTS))
     assert found.is_balanced

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections import Counter
 
 import pytest
 from pyspark.errors import PySparkException
@@ -19,9 +20,52 @@ from dwell.spark.due import DueStream
 from dwell.spark.options import ReadOptions
 from tests import RUNS
 from tests.spark import PATIENCE_S
+from tests.spark.conftest import ServerProcess
 from tests.waiting import until
 
 SCHEMA = StructType().add("id", StringType())
+
+
+@pytest.fixture(scope="module")
+def of_module(tmp_path_factory):
+    """A server of these tests, for what leaves it as it is but for a topic of its own."""
+    one = ServerProcess(tmp_path_factory.mktemp("due"))
+    yield one
+    one.stop()
+
+
+@pytest.fixture(scope="module")
+def own(of_module):
+    with dwell.open(of_module.url) as queue:
+        yield queue
+
+
+class Topic:
+    """A topic that no other test uses, and what has happened to its messages."""
+
+    def __init__(self, queue, name):
+        self.queue, self.name = queue, name
+        self._start = sum(queue.stats().totals.values())
+
+    def put(self, count, first=0, **values):
+        return put(self.queue, count, first, self.name, **values)
+
+    def counts(self):
+        """Return how many are delayed, ready, leased and dead."""
+        return counts(self.queue, self.name)
+
+    def totals(self):
+        """Return how many events of each kind there were."""
+        at, found = self._start, Counter()
+        while (page := self.queue.events(at, 10_000)).events:
+            at = page.next_position
+            found.update(str(one.kind) for one in page.events if one.topic == self.name)
+        return found
+
+
+@pytest.fixture
+def t(own, topic):
+    return Topic(own, topic)
 
 
 def due(spark, server, **options):
@@ -42,47 +86,47 @@ def ids(spark, folder, name="out"):
     return sorted(row.id for row in spark.read.parquet(str(folder / name)).select("id").collect())
 
 
-def put(queue, count, first=0, **values):
+def put(queue, count, first=0, topic="t", **values):
     names = [f"m{n:06d}" for n in range(first, first + count)]
     for at in range(0, count, 10_000):
         part = names[at : at + 10_000]
-        queue.put_many("t", [name.encode() for name in part], ids=part, **values)
+        queue.put_many(topic, [name.encode() for name in part], ids=part, **values)
     return names
 
 
-def counts(queue):
-    found = queue.stats().topics["t"]
+def counts(queue, topic="t"):
+    found = queue.stats().topics[topic]
     return found.delayed, found.ready, found.leased, found.dead
 
 
-def test_available_now_drains_and_acks_the_last_batch_too(spark, server, queue, tmp_path):
-    names = put(queue, 2500)
-    put(queue, 10, first=9000, delay="1h")
-    query = into(due(spark, server, maxRowsPerBatch=1000), tmp_path)
+def test_available_now_drains_and_acks_the_last_batch_too(spark, of_module, t, tmp_path):
+    names = t.put(2500)
+    t.put(10, first=9000, delay="1h")
+    query = into(due(spark, of_module, topics=t.name, maxRowsPerBatch=1000), tmp_path)
     query = query.trigger(availableNow=True).start()
     query.awaitTermination()
     rows = [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
     assert rows == [1000, 1000, 500]
     assert ids(spark, tmp_path) == names
-    assert counts(queue) == (10, 0, 0, 0)
-    assert queue.stats().totals["ack"] == 2500
+    assert t.counts() == (10, 0, 0, 0)
+    assert t.totals()["ack"] == 2500
 
 
-def test_idle_stream_acks_its_last_batch(spark, server, queue, tmp_path):
-    put(queue, 300)
-    query = into(due(spark, server), tmp_path).start()
-    until(lambda: queue.stats().totals["ack"] >= 300, query.exception, PATIENCE_S)
-    names = put(queue, 5, first=1000, delay="500ms")
-    until(lambda: queue.stats().totals["ack"] >= 305, query.exception, PATIENCE_S)
+def test_idle_stream_acks_its_last_batch(spark, of_module, t, tmp_path):
+    t.put(300)
+    query = into(due(spark, of_module, topics=t.name), tmp_path).start()
+    until(lambda: t.totals()["ack"] >= 300, query.exception, PATIENCE_S)
+    names = t.put(5, first=1000, delay="500ms")
+    until(lambda: t.totals()["ack"] >= 305, query.exception, PATIENCE_S)
     query.stop()
     assert ids(spark, tmp_path)[-5:] == names
     early = spark.read.parquet(str(tmp_path / "out")).where("seen < due").count()
     assert early == 0
 
 
-def test_leases_are_kept_while_a_batch_runs(spark, server, queue, tmp_path):
+def test_leases_are_kept_while_a_batch_runs(spark, of_module, t, tmp_path):
     """A sink that takes longer than the lease has its messages alone."""
-    put(queue, 20)
+    t.put(20)
     seen = []
 
     def slow(batch, number):
@@ -90,7 +134,7 @@ def test_leases_are_kept_while_a_batch_runs(spark, server, queue, tmp_path):
         time.sleep(5)
 
     query = (
-        due(spark, server, lease="1500ms")
+        due(spark, of_module, topics=t.name, lease="1500ms")
         .writeStream.foreachBatch(slow)
         .option("checkpointLocation", str(tmp_path / "check"))
         .trigger(availableNow=True)
@@ -98,12 +142,12 @@ def test_leases_are_kept_while_a_batch_runs(spark, server, queue, tmp_path):
     )
     query.awaitTermination()
     assert len(seen) == 20
-    totals = queue.stats().totals
+    totals = t.totals()
     assert (totals["take"], totals["ack"], totals["lapse"]) == (20, 20, 0)
 
 
-def test_a_batch_that_failed_gets_the_same_messages(spark, server, queue, tmp_path):
-    names = put(queue, 900)
+def test_a_batch_that_failed_gets_the_same_messages(spark, of_module, t, tmp_path):
+    names = t.put(900)
     tried = []
 
     def sink(batch, number):
@@ -114,7 +158,7 @@ def test_a_batch_that_failed_gets_the_same_messages(spark, server, queue, tmp_pa
 
     def run():
         query = (
-            due(spark, server, maxRowsPerBatch=300)
+            due(spark, of_module, topics=t.name, maxRowsPerBatch=300)
             .writeStream.foreachBatch(sink)
             .option("checkpointLocation", str(tmp_path / "check"))
             .trigger(availableNow=True)
@@ -125,18 +169,18 @@ def test_a_batch_that_failed_gets_the_same_messages(spark, server, queue, tmp_pa
     with pytest.raises(PySparkException, match="fails once"):
         run()
     # The batch that failed is held, and so may be the next one, which is taken meanwhile.
-    _, ready, leased, _ = counts(queue)
+    _, ready, leased, _ = t.counts()
     assert (ready, leased) in ((300, 300), (0, 600))
     run()
     assert tried[1] == tried[2]
     assert sorted(id_ for _, got in tried[:1] + tried[2:] for id_ in got) == names
-    assert queue.stats().totals["ack"] == 900
-    assert queue.stats().totals["take"] == 900
+    assert t.totals()["ack"] == 900
+    assert t.totals()["take"] == 900
 
 
-def test_messages_taken_ahead_whose_answer_was_lost_are_found(server, queue):
-    put(queue, 30)
-    stream = DueStream(ReadOptions(url=server.url, view="due", topics="t"), SCHEMA)
+def test_messages_taken_ahead_whose_answer_was_lost_are_found(of_module, t):
+    t.put(30)
+    stream = DueStream(ReadOptions(url=of_module.url, view="due", topics=t.name), SCHEMA)
     try:
         first = stream.latestOffset(stream.initialOffset(), ReadMaxRows(10))
         assert stream._ahead.result() == (first["chunk"] + 1, 10)
@@ -147,10 +191,10 @@ def test_messages_taken_ahead_whose_answer_was_lost_are_found(server, queue):
         stream._ahead.start(lose)
         second = stream.latestOffset(first, ReadMaxRows(10))
         assert second["chunk"] == first["chunk"] + 1
-        totals = queue.stats().totals
+        totals = t.totals()
         # The first batch is acked, the second one held, and the third one taken ahead.
         assert stream._ahead.result() == (second["chunk"] + 1, 10)
-        assert counts(queue) == (0, 0, 20, 0)
+        assert t.counts() == (0, 0, 20, 0)
         assert totals["ack"] == 10
     finally:
         stream.stop()
@@ -190,29 +234,35 @@ class Driver:
         ]
 
 
-@pytest.mark.parametrize("taken_before", [[0], [3, 4, 6], [3070, 3071, 0, 1]])
-def test_what_an_owner_holds_already_comes_first_and_as_itself(server, queue, taken_before):
+@pytest.mark.parametrize(
+    ("owners", "taken_before"), [(30, [0]), (30, [3, 4, 6]), (3072, [3070, 3071, 0, 1])]
+)
+def test_what_an_owner_holds_already_comes_first_and_as_itself(
+    of_module, t, monkeypatch, owners, taken_before
+):
     """The checkpoint is a new one, and chunks are held from before, somewhere among the owners."""
-    old = put(queue, 10 * len(taken_before))
+    # All owners are asked for, which takes seconds where there are as many as a query has.
+    monkeypatch.setattr("dwell.spark.due._OWNERS", owners)
+    old = t.put(10 * len(taken_before))
     for chunk in taken_before:
-        queue.take("t", 10, owner=f"mine/{chunk}", lease="1h")
-    new = put(queue, 25, first=1000)
-    driver = Driver(server)
+        t.queue.take(t.name, 10, owner=f"{t.name}/{chunk}", lease="1h")
+    new = t.put(25, first=1000)
+    driver = Driver(of_module, topics=t.name, owner=t.name)
     try:
         assert driver.plan(1000) == old
         seen = []
         while part := driver.plan(20):
             seen += part
         assert seen == new
-        assert counts(queue) == (0, 0, 0, 0)
+        assert t.counts() == (0, 0, 0, 0)
     finally:
         driver.reader.stop()
-    assert queue.stats().totals["ack"] == len(old) + len(new)
+    assert t.totals()["ack"] == len(old) + len(new)
 
 
-def test_available_now_ends_although_more_falls_due_meanwhile(server, queue):
-    put(queue, 25)
-    driver = Driver(server, owner="")
+def test_available_now_ends_although_more_falls_due_meanwhile(of_module, t):
+    t.put(25)
+    driver = Driver(of_module, topics=t.name, owner="")
     driver.reader.prepareForTriggerAvailableNow()
     seen = []
     try:
@@ -221,11 +271,11 @@ def test_available_now_ends_although_more_falls_due_meanwhile(server, queue):
             if not part:
                 break
             seen += part
-            put(queue, 10, first=1000 * (round_ + 1), priority=0)
+            t.put(10, first=1000 * (round_ + 1), priority=0)
     finally:
         driver.reader.stop()
     assert len(seen) == len(set(seen)) == 25
-    assert counts(queue) == (0, 30, 0, 0)
+    assert t.counts() == (0, 30, 0, 0)
 
 
 def until_acked(queue, count, driver):
@@ -292,10 +342,11 @@ def test_server_killed_while_streaming(spark, server, queue, tmp_path):
         assert counts(fresh) == (0, 0, 0, 0)
 
 
-def test_many_topics_in_the_order_named(spark, server, queue, tmp_path):
-    queue.put_many("a", [b"a"] * 10)
-    queue.put_many("b", [b"b"] * 10)
-    stream = due(spark, server, topics="b, a", maxRowsPerBatch=10)
+def test_many_topics_in_the_order_named(spark, of_module, t, tmp_path):
+    a, b = f"{t.name}-a", f"{t.name}-b"
+    for one in (a, b):
+        t.queue.put_many(one, [b"x"] * 10)
+    stream = due(spark, of_module, topics=f"{b}, {a}", maxRowsPerBatch=10)
     seen = []
 
     def sink(batch, number):
@@ -303,7 +354,7 @@ def test_many_topics_in_the_order_named(spark, server, queue, tmp_path):
 
     writer = stream.writeStream.foreachBatch(sink).trigger(availableNow=True)
     writer.option("checkpointLocation", str(tmp_path / "check")).start().awaitTermination()
-    assert seen == [{"b"}, {"a"}]
+    assert seen == [{b}, {a}]
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,43 @@
 """The view ``events``: exact by position, in a batch and in a stream."""
 
 import threading
+from typing import NamedTuple
 
 import pytest
 from pyspark.errors import PySparkException
 
 import dwell
+from tests.spark.conftest import ServerProcess
 from tests.waiting import until
 
 
-@pytest.fixture
-def lives(server, queue):
+def live(queue):
     """1,000 messages put, 600 taken, 500 acked, 100 released, 50 cancelled."""
     queue.put_many("t", [b"x"] * 1000, ids=[f"m{n}" for n in range(1000)])
     batch = queue.take("t", 600)
     queue.ack(batch[:500])
     queue.release(batch[500:], "1h")
     queue.cancel("t", [f"m{n}" for n in range(900, 950)])
-    return 2250
+
+
+LIVES = 2250
+
+
+class Lived(NamedTuple):
+    """A server of some lives, and how many events Spark read of it before."""
+
+    url: str
+    before: int
+
+
+@pytest.fixture(scope="module")
+def lived(spark, tmp_path_factory):
+    server = ServerProcess(tmp_path_factory.mktemp("lived"))
+    before = events(spark, server).count()
+    with dwell.open(server.url) as queue:
+        live(queue)
+    yield Lived(server.url, before)
+    server.stop()
 
 
 def events(spark, server, **options):
@@ -43,35 +63,36 @@ def positions(spark, folder):
     return sorted(row.position for row in table.select("position").collect())
 
 
-def test_batch(spark, server, lives):
-    table = events(spark, server, partitions=5)
+def test_batch(spark, lived):
+    table = events(spark, lived, partitions=5)
     assert table.rdd.getNumPartitions() == 5
     kinds = {row.kind: row["count"] for row in table.groupBy("kind").count().collect()}
     assert kinds == {"put": 1000, "take": 600, "ack": 500, "release": 100, "cancel": 50}
-    assert sorted(row.position for row in table.collect()) == list(range(lives))
+    assert sorted(row.position for row in table.collect()) == list(range(LIVES))
     last = table.where("position = 2249").first()
     assert (last.topic, last.id, last.kind, last.attempt) == ("t", "m949", "cancel", 0)
 
 
-def test_batch_between_positions(spark, server, lives):
-    table = events(spark, server, startPosition=900, endPosition=1100)
+def test_batch_between_positions(spark, lived):
+    table = events(spark, lived, startPosition=900, endPosition=1100)
     assert sorted(row.position for row in table.collect()) == list(range(900, 1100))
-    assert events(spark, server, startPosition="latest").count() == 0
-    assert events(spark, server, startPosition=lives).count() == 0
+    assert events(spark, lived, startPosition="latest").count() == 0
+    assert events(spark, lived, startPosition=LIVES).count() == 0
 
 
-def test_a_batch_from_beyond_the_end_is_told(spark, server, lives):
-    with pytest.raises(PySparkException, match=f"AnotherHistory.*position {lives + 1}"):
-        events(spark, server, startPosition=lives + 1).count()
-    anew = events(spark, server, startPosition=lives + 1, failOnDataLoss=False)
-    assert anew.count() == lives
+def test_a_batch_from_beyond_the_end_is_told(spark, lived):
+    with pytest.raises(PySparkException, match=f"AnotherHistory.*position {LIVES + 1}"):
+        events(spark, lived, startPosition=LIVES + 1).count()
+    anew = events(spark, lived, startPosition=LIVES + 1, failOnDataLoss=False)
+    assert anew.count() == LIVES
 
 
-def test_batch_of_nothing(spark, server):
-    assert events(spark, server).count() == 0
+def test_batch_of_nothing(lived):
+    assert lived.before == 0
 
 
-def test_stream_with_a_limit_goes_on_where_it_was(spark, server, queue, lives, tmp_path):
+def test_stream_with_a_limit_goes_on_where_it_was(spark, server, queue, tmp_path):
+    live(queue)
     query = follow(spark, server, tmp_path, maxRowsPerBatch=400)
     rows = [progress["numInputRows"] for progress in query.recentProgress]
     assert [count for count in rows if count] == [400, 400, 400, 400, 400, 250]
@@ -123,9 +144,8 @@ def test_stream_while_the_server_is_killed(spark, server, queue, tmp_path):
     assert positions(spark, tmp_path) == list(range(50_000))
 
 
-def test_events_that_are_gone(spark, server, lives, tmp_path):
+def test_events_that_are_gone(request, spark, tmp_path):
     """Events that the store dropped are missed only by who says so."""
-    server.stop()
     with dwell.open(tmp_path / "store", events_bytes=100_000) as queue:
 
         def is_gone():
@@ -139,7 +159,8 @@ def test_events_that_are_gone(spark, server, lives, tmp_path):
     with dwell.open(tmp_path / "store", events_bytes=100_000) as queue:
         first = queue.events(0, 1).first_position
         end = queue.stats().totals
-    server.start()
+    server = ServerProcess(tmp_path)
+    request.addfinalizer(server.stop)
     with pytest.raises(PySparkException, match=f"the oldest event that is kept is {first}"):
         events(spark, server, startPosition=0).count()
     kept = events(spark, server, startPosition=0, failOnDataLoss=False)

@@ -71,11 +71,16 @@ def test_the_page_in_a_browser(report, tmp_path):
 
 
 def test_the_books_balance_over_kafka(tmp_path):
-    options = ["--flights", "4000", "--speed", "100000", "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "examples.flights_kafka", *options]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
-    )
+    for head_start_s in ("30", "150"):
+        options = ["--flights", "4000", "--speed", "100000", "--head-start", head_start_s]
+        options += ["--out", str(tmp_path)]
+        command = [sys.executable, "-m", "examples.flights_kafka", *options]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
+        )
+        # A busy machine takes longer to schedule the plan.
+        if "use a longer --head-start" not in done.stderr:
+            break
     assert done.returncode == 0, done.stdout + done.stderr
     assert "killing a relay (SIGKILL)" in done.stdout
     assert "The books balance." in done.stdout

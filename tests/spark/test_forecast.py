@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+import dwell
 from dwell.errors import InvalidSettings
 from dwell.spark import register
 from dwell.spark.pipelines import forecast
 from dwell.spark.pipelines.backlog import MINUTE_MS, backlog
 from dwell.spark.pipelines.load import DAY_MS, HOUR_MS, by_minute, load
 from dwell.spark.schemas import DUE
+from tests.spark.conftest import ServerProcess
 
 MIDNIGHT = 1_700_006_400_000
 NOW = MIDNIGHT + 90_000
@@ -142,24 +144,30 @@ def ready(spark):
     return spark
 
 
-@pytest.fixture
-def full(queue):
-    """A queue with 1,000 messages in an hour, 100 overdue, 50 tomorrow, some dead and held."""
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """A server that is only read.
+
+    It has 1,000 messages in an hour, 100 overdue, 50 tomorrow, some dead and held.
+    """
+    server = ServerProcess(tmp_path_factory.mktemp("full"))
     now_ms = time.time_ns() // 1_000_000
-    queue.put_many("calls", ["x"] * 1000, due=[now_ms + HOUR_MS + n for n in range(1000)])
-    queue.put_many("mails", ["x"] * 103, due=[now_ms - 10 * DAY_MS] * 103)
-    queue.put_many("mails", ["x"] * 50, due=[now_ms + 30 * HOUR_MS] * 50)
-    taken = list(queue.take("mails", 3))
-    queue.bury(taken[0], "no")
-    return queue
+    with dwell.open(server.url) as queue:
+        queue.put_many("calls", ["x"] * 1000, due=[now_ms + HOUR_MS + n for n in range(1000)])
+        queue.put_many("mails", ["x"] * 103, due=[now_ms - 10 * DAY_MS] * 103)
+        queue.put_many("mails", ["x"] * 50, due=[now_ms + 30 * HOUR_MS] * 50)
+        taken = list(queue.take("mails", 3, lease="1h"))
+        queue.bury(taken[0], "no")
+    yield server
+    server.stop()
 
 
 def settings(server, tmp_path, **more):
     return forecast.ForecastSettings(url=server.url, out=str(tmp_path / "out"), **more)
 
 
-def test_a_forecast_of_a_server(ready, server, full, tmp_path):
-    line = forecast.run(ready, settings(server, tmp_path, capacity=0.5))
+def test_a_forecast_of_a_server(ready, full, tmp_path):
+    line = forecast.run(ready, settings(full, tmp_path, capacity=0.5))
     assert line.startswith("forecast: 1,100 fall due in 24 h, 100 of them overdue, peak ")
     assert "x of the capacity 0.5/s), late in 2 stretches until " in line
     assert line.endswith(f"; report {tmp_path}/out/forecast.html")
@@ -177,8 +185,8 @@ def test_a_forecast_of_a_server(ready, server, full, tmp_path):
     assert len(hours) == 25
 
 
-def test_the_page_is_whole_in_itself(ready, server, full, tmp_path):
-    forecast.run(ready, settings(server, tmp_path, capacity=0.5))
+def test_the_page_is_whole_in_itself(ready, full, tmp_path):
+    forecast.run(ready, settings(full, tmp_path, capacity=0.5))
     page = (tmp_path / "out" / "forecast.html").read_text()
     assert page.count("data:image/png;base64,") == 2
     assert "1,100 messages in\n2 topics, 100 of them overdue" in page
@@ -187,19 +195,19 @@ def test_the_page_is_whole_in_itself(ready, server, full, tmp_path):
     assert "http" not in re.sub(r"base64,[^\"]+", "", page)
 
 
-def test_topics_and_days_can_be_chosen(ready, server, full, tmp_path):
-    wanted = settings(server, tmp_path, topics=("mails",), days=2, report=False)
+def test_topics_and_days_can_be_chosen(ready, full, tmp_path):
+    wanted = settings(full, tmp_path, topics=("mails",), days=2, report=False)
     line = forecast.run(ready, wanted)
     assert line.startswith("forecast: 150 fall due in 48 h, 100 of them overdue, peak 100/min at ")
     assert "late" not in line
     assert not (tmp_path / "out" / "forecast.html").exists()
 
 
-def test_capacity_for_everything(ready, server, full, tmp_path):
-    line = forecast.run(ready, settings(server, tmp_path, capacity=1e6, report=False))
+def test_capacity_for_everything(ready, full, tmp_path):
+    line = forecast.run(ready, settings(full, tmp_path, capacity=1e6, report=False))
     assert line.endswith("never late")
 
 
-def test_no_time_at_all_is_refused(ready, server, tmp_path):
+def test_no_time_at_all_is_refused(ready, full, tmp_path):
     with pytest.raises(InvalidSettings, match=r"hours: got .*0, expected a minute"):
-        forecast.run(ready, settings(server, tmp_path, hours=0))
+        forecast.run(ready, settings(full, tmp_path, hours=0))

@@ -63,14 +63,14 @@ def test_due_messages_as_a_stream(spark, url, tmp_path):
 # --- the audit of a store in use ------------------------------------------------------------------
 
 #: Shards, and topics: counts of shards, and of every 200 topics, are of different moments.
-PARTS = [(3, 40), (1, 1_000)]
+PARTS = {"shards": (3, 40), "topics": (1, 1_000)}
 
 
-@pytest.fixture(params=PARTS, ids=["shards", "topics"])
+@pytest.fixture
 def in_use(request, url):
     """The address of a store whose messages move while the test runs."""
-    shards, count = request.param
-    address = f"{url}?prefix=used{shards}&shards={shards}&max_events=2000000"
+    shards, count = PARTS[request.param]
+    address = f"{url}?prefix=used{shards}&shards={shards}&max_events=2000000&timeout=60"
     topics = [f"t{at}" for at in range(count)]
     stopping = threading.Event()
 
@@ -83,6 +83,7 @@ def in_use(request, url):
             taken = await queue.take(some, 3)
             if len(taken):
                 await queue.ack(taken)
+            await asyncio.sleep(0.005)
 
     async def main():
         async with dwell.open(address) as queue:
@@ -101,8 +102,9 @@ def in_use(request, url):
         thread.join()
 
 
+@pytest.mark.parametrize("in_use", PARTS, indirect=True)
 def test_what_a_store_in_use_counts_differs_by_what_happened_meanwhile(in_use):
-    for _ in range(6):
+    for _ in range(4):
         end = closing(in_use)
         pending, totals = Counter(), Counter()
         with dwell.open(in_use) as queue:
@@ -121,6 +123,9 @@ def test_what_a_store_in_use_counts_differs_by_what_happened_meanwhile(in_use):
             assert differs <= end.meanwhile.topics.get(topic, 0)
 
 
+@pytest.mark.parametrize(
+    "in_use", ["shards", pytest.param("topics", marks=pytest.mark.campaign)], indirect=True
+)
 def test_the_audit_of_a_store_in_use_balances(spark, in_use, tmp_path):
     register(spark)
     settings = AuditSettings(url=in_use, out=str(tmp_path / "books"), report=False)

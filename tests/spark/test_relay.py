@@ -307,7 +307,9 @@ def test_any_stream_can_come_in_and_anything_can_take_it(spark, shared, tmp_path
     assert all(target == str(value % 3) for _, value, target in seen)
 
 
-@pytest.mark.parametrize("look", ["nothing", "show", "twice"])
+@pytest.mark.parametrize(
+    "look", ["nothing", "show", pytest.param("twice", marks=pytest.mark.campaign)]
+)
 def test_what_counts_is_what_was_taken_and_not_what_was_looked_at(spark, shared, tmp_path, look):
     looks = {
         "nothing": lambda rows, number: None,

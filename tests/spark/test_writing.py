@@ -23,6 +23,12 @@ def write(frame, url, **options):
     frame.write.format("dwell").mode("append").options(url=url, **options).save()
 
 
+@pytest.fixture(scope="module")
+def queue(shared):
+    with dwell.open(shared.url) as queue:
+        yield queue
+
+
 @pytest.fixture
 def counted(tmp_path):
     """Writes, and returns how many rows had which result."""
@@ -44,7 +50,7 @@ def messages(queue, topic, *states):
     }
 
 
-def test_put_columns(spark, server, queue, counted):
+def test_put_columns(spark, shared, queue, counted, topic):
     rows = [
         ("a", b"body", LATER, 3, "k", {"h": "v"}, "5s", 7, LATER + timedelta(hours=1)),
         ("b", b"", LATER, None, None, None, None, None, None),
@@ -54,8 +60,8 @@ def test_put_columns(spark, server, queue, counted):
         "headers MAP<STRING, STRING>, lease STRING, max_attempts INT, expires TIMESTAMP"
     )
     frame = spark.createDataFrame(rows, schema)
-    assert counted(frame, server.url, topic="t") == {"created": 2}
-    found = messages(queue, "t")
+    assert counted(frame, shared.url, topic=topic) == {"created": 2}
+    found = messages(queue, topic)
     a, b = found["a"], found["b"]
     due_ms = -(-int(LATER.timestamp() * 1_000_000) // 1000)
     assert (a.body, a.due_ms, a.priority, a.key, a.headers) == (b"body", due_ms, 3, "k", {"h": "v"})
@@ -63,36 +69,36 @@ def test_put_columns(spark, server, queue, counted):
     assert (b.body, b.priority, b.key, b.headers, b.expires_ms) == (b"", 1024, None, {}, 0)
 
 
-def test_due_is_never_early(spark, server, queue):
+def test_due_is_never_early(spark, shared, queue, topic):
     """Spark counts microseconds, the queue milliseconds."""
     frame = spark.sql("SELECT 'a' id, 'x' body, timestamp_micros(4102444800000001) due")
-    write(frame, server.url, topic="t")
-    assert messages(queue, "t")["a"].due_ms == 4_102_444_800_001
+    write(frame, shared.url, topic=topic)
+    assert messages(queue, topic)["a"].due_ms == 4_102_444_800_001
 
 
 @pytest.mark.parametrize(
     ("delay", "ms"),
     [("'30m'", 1_800_000), ("90", 90_000), ("0.25D", 250), ("INTERVAL '2' MINUTE", 120_000)],
 )
-def test_put_with_a_delay(spark, server, queue, delay, ms):
+def test_put_with_a_delay(spark, shared, queue, delay, ms, topic):
     before_ms = now_ms_of() - 50
-    write(spark.sql(f"SELECT 'a' id, 'x' body, {delay} delay"), server.url, topic="t")
-    late_ms = messages(queue, "t")["a"].due_ms - ms - before_ms
+    write(spark.sql(f"SELECT 'a' id, 'x' body, {delay} delay"), shared.url, topic=topic)
+    late_ms = messages(queue, topic)["a"].due_ms - ms - before_ms
     assert 0 <= late_ms < 60_000
 
 
-def test_due_as_a_number_is_epoch_milliseconds(spark, server, queue):
-    write(spark.sql("SELECT 'a' id, 'x' body, 4102444800123 due"), server.url, topic="t")
-    assert messages(queue, "t")["a"].due_ms == 4_102_444_800_123
+def test_due_as_a_number_is_epoch_milliseconds(spark, shared, queue, topic):
+    write(spark.sql("SELECT 'a' id, 'x' body, 4102444800123 due"), shared.url, topic=topic)
+    assert messages(queue, topic)["a"].due_ms == 4_102_444_800_123
 
 
-def test_other_columns_become_json(spark, server, queue):
+def test_other_columns_become_json(spark, shared, queue, topic):
     frame = spark.sql(
         "SELECT 'a' id, timestamp'2100-01-01' due, 7 number, 'é' text, array(1, null) list, "
         "named_struct('x', 1.5D, 'y', null) inner, true flag, date'2024-02-29' day, 1.10BD price"
     )
-    write(frame, server.url, topic="t")
-    body = msgspec.json.decode(messages(queue, "t")["a"].body)
+    write(frame, shared.url, topic=topic)
+    body = msgspec.json.decode(messages(queue, topic)["a"].body)
     assert body == {
         "number": 7,
         "text": "é",
@@ -104,72 +110,72 @@ def test_other_columns_become_json(spark, server, queue):
     }
 
 
-def test_topics_from_a_column(spark, server, queue, counted):
+def test_topics_from_a_column(spark, shared, queue, counted, topic):
     frame = spark.range(1000).selectExpr(
-        "concat('m', id) id", "concat('t', id % 3) topic", "'x' body", "'1h' delay"
+        "concat('m', id) id", f"concat('{topic}-', id % 3) topic", "'x' body", "'1h' delay"
     )
-    assert counted(frame, server.url) == {"created": 1000}
-    sizes = [len(messages(queue, f"t{number}")) for number in range(3)]
+    assert counted(frame, shared.url) == {"created": 1000}
+    sizes = [len(messages(queue, f"{topic}-{number}")) for number in range(3)]
     assert sizes == [334, 333, 333]
 
 
-def test_rows_without_ids_get_some(spark, server, queue, counted):
+def test_rows_without_ids_get_some(spark, shared, queue, counted, topic):
     frame = spark.range(5000).selectExpr("cast(id AS STRING) body", "'1h' delay")
-    assert counted(frame, server.url, topic="t") == {"created": 5000}
-    bodies = {message.body for message in messages(queue, "t").values()}
+    assert counted(frame, shared.url, topic=topic) == {"created": 5000}
+    bodies = {message.body for message in messages(queue, topic).values()}
     assert len(bodies) == 5000
     # Another write of the same rows is another write.
-    assert counted(frame, server.url, topic="t") == {"created": 5000}
+    assert counted(frame, shared.url, topic=topic) == {"created": 5000}
 
 
-def test_written_twice_changes_nothing(spark, server, queue, counted):
+def test_written_twice_changes_nothing(spark, shared, queue, counted, topic):
     """Also when the first messages were delivered and acked meanwhile."""
     frame = spark.range(2000).selectExpr("concat('m', id) id", "'x' body", "'0s' delay")
-    assert counted(frame, server.url, topic="t") == {"created": 2000}
-    batch = queue.take("t", 500)
+    assert counted(frame, shared.url, topic=topic) == {"created": 2000}
+    batch = queue.take(topic, 500)
     assert set(queue.ack(batch)) == {dwell.Result.ACKED}
-    assert counted(frame, server.url, topic="t") == {"kept": 2000}
-    assert len(messages(queue, "t")) == 1500
+    assert counted(frame, shared.url, topic=topic) == {"kept": 2000}
+    assert len(messages(queue, topic)) == 1500
 
 
-def test_on_conflict(spark, server, queue, counted):
+def test_on_conflict(spark, shared, queue, counted, topic):
     old = spark.sql("SELECT 'a' id, 'old' body, '1h' delay")
     new = spark.sql("SELECT 'a' id, 'new' body, '1h' delay")
-    write(old, server.url, topic="t")
-    assert counted(new, server.url, topic="t") == {"kept": 1}
-    assert counted(new, server.url, topic="t", onConflict="replace") == {"replaced": 1}
-    assert messages(queue, "t")["a"].body == b"new"
+    write(old, shared.url, topic=topic)
+    assert counted(new, shared.url, topic=topic) == {"kept": 1}
+    assert counted(new, shared.url, topic=topic, onConflict="replace") == {"replaced": 1}
+    assert messages(queue, topic)["a"].body == b"new"
     with pytest.raises(PySparkException, match="exists"):
-        write(new, server.url, topic="t", onConflict="error")
+        write(new, shared.url, topic=topic, onConflict="error")
 
 
-def test_cancel_reschedule_and_kick(spark, server, queue, counted):
+def test_cancel_reschedule_and_kick(spark, shared, queue, counted, topic):
     rows = spark.range(10).selectExpr("concat('m', id) id", "'x' body", "'1h' delay")
-    write(rows, server.url, topic="t")
+    write(rows, shared.url, topic=topic)
     ids = rows.select("id")
     late = ids.where("id < 'm4'").withColumn("due", f.lit(datetime(2100, 1, 1, tzinfo=UTC)))
-    assert counted(late, server.url, topic="t", op="reschedule") == {"moved": 4}
-    assert messages(queue, "t")["m0"].due_ms == 4_102_444_800_000
+    assert counted(late, shared.url, topic=topic, op="reschedule") == {"moved": 4}
+    assert messages(queue, topic)["m0"].due_ms == 4_102_444_800_000
     now = ids.where("id = 'm4'").withColumn("delay", f.lit("0s"))
-    assert counted(now, server.url, topic="t", op="reschedule") == {"moved": 1}
-    (taken,) = queue.take("t", 10)
+    assert counted(now, shared.url, topic=topic, op="reschedule") == {"moved": 1}
+    (taken,) = queue.take(topic, 10)
     assert taken.id == "m4"
-    assert counted(ids, server.url, topic="t", op="cancel") == {"cancelled": 9, "leased": 1}
-    assert counted(ids, server.url, topic="t", op="cancel") == {"unknown": 9, "leased": 1}
+    assert counted(ids, shared.url, topic=topic, op="cancel") == {"cancelled": 9, "leased": 1}
+    assert counted(ids, shared.url, topic=topic, op="cancel") == {"unknown": 9, "leased": 1}
     queue.bury([taken], "no")
-    assert counted(ids, server.url, topic="t", op="kick") == {"kicked": 1, "unknown": 9}
-    assert queue.stats().topics["t"].ready == 1
+    assert counted(ids, shared.url, topic=topic, op="kick") == {"kicked": 1, "unknown": 9}
+    assert queue.stats().topics[topic].ready == 1
 
 
-def test_kick_with_delays(spark, server, queue, counted):
-    queue.put_many("t", [b"x"] * 6, ids=list("abcdef"))
-    queue.bury(queue.take("t", 6), "no")
+def test_kick_with_delays(spark, shared, queue, counted, topic):
+    queue.put_many(topic, [b"x"] * 6, ids=list("abcdef"))
+    queue.bury(queue.take(topic, 6), "no")
     frame = spark.createDataFrame(
         list(zip("abcdef", [0, 60, 60, 0, 7, 7], strict=True)), "id STRING, delay INT"
     )
-    assert counted(frame, server.url, topic="t", op="kick") == {"kicked": 6}
+    assert counted(frame, shared.url, topic=topic, op="kick") == {"kicked": 6}
     now_ms = now_ms_of()
-    due = {m.id: (m.due_ms - now_ms) / 1000 for m in messages(queue, "t").values()}
+    due = {m.id: (m.due_ms - now_ms) / 1000 for m in messages(queue, topic).values()}
     assert 0 >= due["a"] > -60
     assert 60 >= due["b"] > 0
     assert 7 >= due["f"] > -53
@@ -193,26 +199,25 @@ BAD_ROWS = [
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(("schema", "row", "reason"), BAD_ROWS[:2])
-def test_bad_row_fails_the_job(spark, server, queue, schema, row, reason):
+def test_bad_row_fails_the_job(spark, shared, queue, topic, schema, row, reason):
     frame = spark.createDataFrame([row], schema)
     with pytest.raises(PySparkException) as caught:
-        write(frame, server.url, topic="t")
+        write(frame, shared.url, topic=topic)
     assert "BadRow" in str(caught.value)
     assert reason in str(caught.value)
-    assert not messages(queue, "t")
+    assert not messages(queue, topic)
 
 
 @pytest.mark.parametrize(("schema", "row", "reason"), BAD_ROWS)
-def test_bad_row_is_kept_with_its_reason(spark, shared, tmp_path, schema, row, reason):
+def test_bad_row_is_kept_with_its_reason(spark, shared, queue, tmp_path, schema, row, reason):
     folder = str(tmp_path / "bad")
     write(spark.createDataFrame([row], schema), shared.url, topic="bad-rows", badRows=folder)
     (bad,) = spark.read.parquet(folder).collect()
     assert reason in bad.reason
-    with dwell.open(shared.url) as queue:
-        assert not messages(queue, "bad-rows")
+    assert not messages(queue, "bad-rows")
 
 
-def test_bad_rows_to_a_folder(spark, server, queue, counted, tmp_path):
+def test_bad_rows_to_a_folder(spark, shared, queue, counted, tmp_path, topic):
     """The good ones are put, each bad one is kept with its reason, also when run again."""
     frame = spark.range(1000).selectExpr(
         "concat('m', id) id",
@@ -220,14 +225,14 @@ def test_bad_rows_to_a_folder(spark, server, queue, counted, tmp_path):
         "if(id % 100 = 8, 'soon', '1h') delay",
     )
     for word in ("created", "kept"):
-        counts = counted(frame, server.url, topic="t", badRows=str(tmp_path / "bad"))
+        counts = counted(frame, shared.url, topic=topic, badRows=str(tmp_path / "bad"))
         assert counts == {word: 980, "bad": 20}
     bad = spark.read.parquet(str(tmp_path / "bad"))
     reasons = {row["id"]: row["reason"] for row in bad.dropDuplicates(["id"]).collect()}
     assert len(reasons) == 20
     assert "body: got null" in reasons["m107"]
     assert "delay" in reasons["m108"]
-    assert len(messages(queue, "t")) == 980
+    assert len(messages(queue, topic)) == 980
 
 
 BAD_WRITES = [
@@ -269,7 +274,7 @@ def test_overwrite_is_refused(spark, shared):
 
 
 @pytest.mark.campaign
-def test_a_task_that_fails_and_is_retried(spark, server, queue, counted, tmp_path):
+def test_a_task_that_fails_and_is_retried(spark, server, counted, tmp_path):
     """The first attempts fail after a part of their rows was put; the messages are put once."""
 
     def failing(batches):
@@ -286,12 +291,13 @@ def test_a_task_that_fails_and_is_retried(spark, server, queue, counted, tmp_pat
     assert len(list(tmp_path.glob("failed-*"))) == 2
     assert sum(counts.values()) == 60_000
     assert counts["kept"] > 0
-    assert queue.stats().topics["t"].delayed == 60_000
-    assert queue.stats().totals["put"] == 60_000
+    with dwell.open(server.url) as queue:
+        assert queue.stats().topics["t"].delayed == 60_000
+        assert queue.stats().totals["put"] == 60_000
 
 
 @pytest.mark.campaign
-def test_write_while_the_server_is_killed(spark, server, queue, counted):
+def test_write_while_the_server_is_killed(spark, server, counted):
     """Tasks wait for a server that comes back, and every row is put once."""
 
     def restart():
@@ -309,13 +315,14 @@ def test_write_while_the_server_is_killed(spark, server, queue, counted):
         assert fresh.stats().totals["put"] == 300_000
 
 
-def test_stream_into_the_queue(spark, server, queue, tmp_path):
+def test_stream_into_the_queue(spark, shared, queue, tmp_path, topic):
     """Each row of a stream is put once, also when the query is started again."""
     schema = "id STRING, body STRING, delay STRING"
+    before = queue.stats().totals["put"]
 
     def run():
         stream = spark.readStream.schema(schema).json(str(tmp_path / "in"))
-        writer = stream.writeStream.format("dwell").options(url=server.url, topic="t")
+        writer = stream.writeStream.format("dwell").options(url=shared.url, topic=topic)
         query = writer.option("checkpointLocation", str(tmp_path / "check")).trigger(
             availableNow=True
         )
@@ -329,9 +336,9 @@ def test_stream_into_the_queue(spark, server, queue, tmp_path):
         ]
         path.write_text("\n".join(lines))
         run()
-        assert queue.stats().topics["t"].delayed == 100 * (number + 1)
+        assert queue.stats().topics[topic].delayed == 100 * (number + 1)
     # A commit that was lost makes Spark run the last batch again.
     commits = sorted((tmp_path / "check" / "commits").glob("[0-9]*"))
     commits[-1].unlink()
     run()
-    assert queue.stats().totals["put"] == 300
+    assert queue.stats().totals["put"] - before == 300

@@ -93,6 +93,11 @@ def test_times_beyond_the_years_of_a_datetime_have_a_moment():
     assert abs(found[1] + year_us * 50_000) < 86_400_000_000
 
 
+def test_an_offset_in_digits_of_another_script_is_refused():
+    with pytest.raises(InvalidSettings, match="timeZone: got"):
+        zone_of("+\u0660\u0662:00")
+
+
 def test_a_zone_that_is_none_is_refused_by_name():
     with pytest.raises(InvalidSettings, match="timeZone: got 'Nowhere/City'"):
         zone_of("Nowhere/City")
