@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.__main__ import BENCHES
+
 _ROOT = Path(__file__).parents[1]
 
 
@@ -23,11 +25,11 @@ def main(words: list[str] | None = None) -> int:
     """Print each round, and one line of JSON with the medians and their ratio at the end."""
     parser = argparse.ArgumentParser(prog="python -m bench.against", description=__doc__)
     parser.add_argument("revision", help="a commit, a branch or a tag of this repository")
-    parser.add_argument("name", help="a benchmark, as python -m bench has it")
+    parser.add_argument("name", choices=BENCHES, metavar="name", help="a benchmark")
     parser.add_argument("--rounds", type=int, default=5, help="how often each runs")
     given, options = parser.parse_known_args(words)
     found: dict[str, list[dict[str, Any]]] = {"here": [], "there": []}
-    with _tree(given.revision) as there:
+    with checkout(given.revision) as there:
         for round_ in range(given.rounds):
             trees = [("here", _ROOT), ("there", there)]
             # Whatever gets slower or faster with time is the same for both.
@@ -40,7 +42,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _tree(revision: str) -> Iterator[Path]:
+def checkout(revision: str) -> Iterator[Path]:
     """Give a checkout of a revision, with the environment and the brokers of this one."""
     git = ["git", "-C", str(_ROOT), "worktree"]
     with tempfile.TemporaryDirectory() as folder:
@@ -57,7 +59,8 @@ def _tree(revision: str) -> Iterator[Path]:
 def _measured(tree: Path, name: str, options: list[str]) -> dict[str, Any]:
     """Return what one round of a benchmark tells in its last line."""
     python = tree / ".venv" / "bin" / "python"
-    command = [str(python), "-m", "bench", name, "--json", "--rounds", "1", *options]
+    once = ["--rounds", "1"] if "rounds" in BENCHES[name][1] else []
+    command = [str(python), "-m", "bench", name, "--json", *once, *options]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     done = subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.PIPE, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -17,8 +17,7 @@ import aio_pika
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from bench.redis_servers import until
-from bench.servers import free_port
+from bench.redis_servers import steady_port, until
 
 ROOT = Path(__file__).parents[1]
 #: Where ``make setup`` puts the jars of the Kafka server.
@@ -45,7 +44,7 @@ class Kafka:
     config: dict[str, Any] = field(default_factory=dict)
     process: "subprocess.Popen[bytes] | None" = None
     cluster: str = field(default_factory=lambda: str(uuid.uuid4()))
-    controller: int = field(default_factory=free_port)
+    controller: int = field(default_factory=steady_port)
 
     @property
     def hosts(self) -> str:
@@ -127,7 +126,7 @@ def kafka_server(**config: Any) -> Iterator[Kafka]:
     """Run one Kafka server; ``config`` is more of its settings, with ``_`` for dots."""
     with tempfile.TemporaryDirectory(prefix="dwell-kafka-") as folder:
         more = {name.replace("_", "."): value for name, value in config.items()}
-        kafka = Kafka(Path(folder), free_port(), more)
+        kafka = Kafka(Path(folder), steady_port(), more)
         kafka.prepare()
         try:
             kafka.start()
@@ -140,7 +139,7 @@ def kafka_server(**config: Any) -> Iterator[Kafka]:
 def kafka_beside(first: Kafka) -> Iterator[Kafka]:
     """Run one more broker of a server's cluster, which has no part in control."""
     with tempfile.TemporaryDirectory(prefix="dwell-kafka-") as folder:
-        port = free_port()
+        port = steady_port()
         more = {
             **first.config,
             "process.roles": "broker",
@@ -164,7 +163,7 @@ class RabbitMQ:
     port: int
     config: dict[str, Any] = field(default_factory=dict)
     process: "subprocess.Popen[bytes] | None" = None
-    _ports: tuple[int, int] = field(default_factory=lambda: (free_port(), free_port()))
+    _ports: tuple[int, int] = field(default_factory=lambda: (steady_port(), steady_port()))
 
     @property
     def hosts(self) -> str:
@@ -251,7 +250,7 @@ class RabbitMQ:
 def rabbitmq_server(**config: Any) -> Iterator[RabbitMQ]:
     """Run one RabbitMQ server; ``config`` are variables of its application ``rabbit``."""
     with tempfile.TemporaryDirectory(prefix="dwell-rabbitmq-") as folder:
-        rabbitmq = RabbitMQ(Path(folder), free_port(), config)
+        rabbitmq = RabbitMQ(Path(folder), steady_port(), config)
         rabbitmq.prepare()
         with rabbitmq.mapper():
             try:

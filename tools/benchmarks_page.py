@@ -1,4 +1,4 @@
-"""Write docs/benchmarks-peers.md, with its charts, from what ``make bench-peers`` measured.
+"""Write docs/benchmarks-peers.md, its charts and the README's figures from ``make bench-peers``.
 
 ``python -m tools.benchmarks_page [JSON]``: docs/benchmarks/peers.json, unless another is given.
 """
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tools.states_docs import table
 
 DOCS = Path(__file__).parents[1] / "docs"
+README = DOCS.parent / "README.md"
 PAGE = DOCS / "benchmarks-peers.md"
 FOUND = DOCS / "benchmarks" / "peers.json"
 Cell = dict[str, Any]
@@ -68,12 +69,33 @@ SECTIONS = [
         "The engine is killed in the middle of 200 puts a second, each 300 ms before its due, and "
         "started again at once: longest gap between deliveries in ms; of the confirmed messages "
         "how many are missing (not delivered within 75 s), doubled and early; and how many calls "
-        "raised an error. A message that was just being taken comes back when its lease ends: "
-        "after a minute in Dwell, at once where a connection holds it.",
+        "raised an error. A message that was just being taken comes back at once where a "
+        "connection holds it and where its taker asks again (Dwell over HTTP), else when its lease "
+        "ends: after a minute in Dwell in one process.",
         ["kill"],
         [],
     ),
 ]
+
+#: The measures in the README, and the names of the peers there.
+_README_MEASURES = {
+    "singles 2": "single messages a second, 64 callers and 2 takers",
+    "batches": "messages a second in batches of up to 1,000",
+    "late 2000": "p99 of lateness at 2,000 due a second, ms",
+    "burst": "50,000 due at one moment, until the last is delivered, s",
+    "move": "single messages moved to another due, a second",
+    "memory": "memory a pending message, bytes",
+}
+_README_PEERS = {
+    "dwell": "Dwell over HTTP",
+    "dwell embedded": "Dwell in the process",
+    "sql": "PostgreSQL, SKIP LOCKED",
+    "nats": "NATS, synced later",
+    "nats sync": "NATS, synced",
+    "river": "River",
+    "bullmq": "BullMQ",
+}
+_BEGIN, _END = "<!-- made: peers -->\n", "<!-- /made -->"
 
 _FAIRNESS = """\
 - A confirmed put is one whose call returned. Dwell, SQL, River, procrastinate, awa, beanstalkd
@@ -199,6 +221,19 @@ def render(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def in_readme(found: dict[str, Any], text: str) -> str:
+    """Return the README with the figures of the best known peers in its block."""
+    peers = [peer for peer in _README_PEERS if peer in found["notes"]]
+    rows = []
+    for name, words in _README_MEASURES.items():
+        cells = [found["measures"][name]["peers"][peer] for peer in peers]
+        rows.append([words, *(_number(c["value"]) if "value" in c else "–" for c in cells)])
+    lines = table(["", *(_README_PEERS[peer] for peer in peers)], rows)
+    before, rest = text.split(_BEGIN)
+    after = rest.partition(_END)[2]
+    return "".join((before, _BEGIN, *(f"{line}\n" for line in lines), _END, after))
+
+
 def _chart(name: str) -> str:
     return f"peers-{name.replace(' ', '-')}.svg"
 
@@ -227,7 +262,7 @@ def draw(name: str, measure: dict[str, Any], folder: Path) -> None:
 
 
 def main() -> None:
-    """Write the page and its charts."""
+    """Write the page, its charts and the block of the README."""
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else FOUND
     found = json.loads(place.read_text())
     for section in SECTIONS:
@@ -235,6 +270,7 @@ def main() -> None:
             if name in found["measures"]:
                 draw(name, found["measures"][name], DOCS / "images")
     PAGE.write_text(render(found))
+    README.write_text(in_readme(found, README.read_text()))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ def copy_of_the_project(folder: Path) -> Path:
         else:
             shutil.copy(ROOT / part, folder / part)
     # What ``make setup`` fetched is only read.
-    (folder / ".brokers").symlink_to(ROOT / ".brokers")
+    for part in (".brokers", "bench/bullmq/node_modules"):
+        (folder / part).symlink_to(ROOT / part)
     return folder
 
 

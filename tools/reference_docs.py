@@ -329,7 +329,7 @@ PARTS: dict[str, Callable[[str], str]] = {
 
 
 #: What a command writes that measures it, and nothing else can tell.
-MEASURED = {"survive"}
+MEASURED = {"survive", "peers"}
 
 
 def _stale() -> Iterator[Path]:

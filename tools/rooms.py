@@ -98,7 +98,17 @@ MAY_IMPORT = {
     "once": {"base"},
     "outbox": {"base", "batch", "clock", "given", "queue"},
     "relay": {"base", "batch", "clock", "given", "open", "outbox", "queue", "status"},
-    "takeover": {"base", "batch", "clock", "given", "open", "queue", "relay"},
+    "takeover": {
+        "base",
+        "batch",
+        "calendar",
+        "celery",
+        "clock",
+        "given",
+        "open",
+        "queue",
+        "relay",
+    },
     "testing": {"base", "batch", "clock", "contract", "embedded"},
     "server": {
         "base",

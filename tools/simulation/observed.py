@@ -145,12 +145,20 @@ class ObservedStore(EmbeddedStore):
         rows = zip(names, bodies, *(c.tolist() for c in columns), extras, strict=True)
         return [Entry(*row) for row in rows]
 
-    async def take(self, topics: Sequence[str], limit: int, lease_ms: int, owner: str) -> Batch:
+    async def take(
+        self,
+        topics: Sequence[str],
+        limit: int,
+        lease_ms: int,
+        owner: str,
+        *,
+        calls: U64 | None = None,
+    ) -> Batch:
         """Take messages, and let the model do so."""
         topics = list(topics)
         return await self._observe_take(
             lambda model: model.take(topics, limit, lease_ms, owner),
-            EmbeddedStore.take(self, topics, limit, lease_ms, owner),
+            EmbeddedStore.take(self, topics, limit, lease_ms, owner, calls=calls),
             f"take {','.join(topics)} {limit}",
         )
 

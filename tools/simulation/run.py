@@ -17,8 +17,8 @@ from tools.simulation.served import Served
 from tools.simulation.timetable import Timetable
 from tools.simulation.world import World
 
-#: How long a run may take of the processor, in seconds; most take less than a tenth of one.
-_MOST_S = 6.0
+#: How long a run may take of the processor, in seconds; most take less than one.
+_MOST_S = 20.0
 
 
 class Outcome(NamedTuple):

@@ -1,0 +1,1 @@
+"""A rolling upgrade: processes of an older revision are replaced one by one while all work."""
