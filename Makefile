@@ -15,7 +15,7 @@ export OPENBLAS_NUM_THREADS := 1
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks .brokers/go .brokers/vega .brokers/kombu .brokers/django ## .venv in the checkout, with everything
+setup: $(STAMP) packages .brokers/kafka .brokers/spark .brokers/spark.jsa .brokers/openapi .brokers/tasks .brokers/go .brokers/asynq bench/bullmq/node_modules .brokers/vega .brokers/kombu .brokers/django ## .venv in the checkout, with everything
 
 $(STAMP): pyproject.toml
 	@echo "setup: Python packages into .venv, some minutes; then Kafka's jars and what tests run against"
@@ -51,8 +51,10 @@ packages: ## Debian packages that tests and benchmarks run against
 .brokers/spark.jsa: .brokers/kafka $(STAMP)
 	@$(PY) -m tools.class_archives
 
-# A client that tests run; Go keeps what it has built, and builds it there in a second.
-.brokers/go: tests/beanstalk/strangers/go/main.go tests/beanstalk/strangers/go/go.sum | packages
+# Clients that tests run; Go keeps what it has built, and builds it there in a second.
+.brokers/go: tests/beanstalk/strangers/go/main.go tests/beanstalk/strangers/go/go.sum
+.brokers/asynq: tests/takeover/asynq/main.go tests/takeover/asynq/go.sum
+.brokers/go .brokers/asynq: | packages
 	@cd $(<D) && GOFLAGS=-mod=readonly GOTOOLCHAIN=local go build -o $(CURDIR)/$@ .
 
 # It wants other versions of packages than Dwell does.
@@ -140,15 +142,16 @@ demo-departures: setup ## three million rows with zones, nulls and duplicates th
 bench: setup ## all benchmarks, small
 	$(PY) -m bench all --small
 
+# Tests and a benchmark run against it.
+bench/bullmq/node_modules: bench/bullmq/package-lock.json $(STAMP) | packages
+	-@$(PY) -c "from bench.bullmq import install; install()"
+	@touch $@
+
 # Only this benchmark needs them, so that setup leaves them out. A peer that cannot be installed is
 # named in its place, and the others go on.
 .brokers/peers/go: $(wildcard bench/peers/go/*) | packages
 	@mkdir -p $(@D)
 	-@cd bench/peers/go && GOFLAGS=-mod=readonly GOTOOLCHAIN=local go build -o $(CURDIR)/$@ .
-
-bench/bullmq/node_modules: bench/bullmq/package-lock.json $(STAMP) | packages
-	-@$(PY) -c "from bench.bullmq import install; install()"
-	@touch $@
 
 .brokers/peers/python: Makefile
 	@rm -rf $@ && mkdir -p $(@D)
