@@ -64,6 +64,9 @@ REASON_HEADER = "dwell-reason"
 #: The first character of every id that the queue makes; a caller's own id may not start with it.
 QUEUE_ID_MARK = "~"
 
+#: How the names of the topics begin that the queue keeps for itself.
+OWN_TOPICS = "dwell:"
+
 
 # --- states, verbs and results ----------------------------------------------------------------
 

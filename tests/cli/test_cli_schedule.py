@@ -30,6 +30,7 @@ def test_an_empty_text_gives_a_default_back(cli):
     words += ["--end", "2099-01-01T00:00:00Z", "--day-off", "sun", "--when-off", "after"]
     words += ["--misfire", "all", "--overlap", "skip", "--grace", "1h", "--key", "k"]
     words += ["--header", "a=1", "--lease", "5m", "--ttl", "10m"]
+    words += ["--max-attempts", "3", "--priority", "1"]
     cli.run(*rule)
     (plain,) = cli.json("schedule", "show", "report")
     cli.run(*rule, *words)

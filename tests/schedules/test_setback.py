@@ -1,12 +1,14 @@
 """Schedules when the clock was ahead, and is put right."""
 
 import asyncio
+import threading
 
 import pytest
 
 import dwell
 from dwell.message import Result, State
 from dwell.queue.schedules import TOPIC
+from dwell.queue.schedules.times import Times
 from dwell.store.memory import MemoryStore
 from tests.schedules.test_changes import in_a_folder
 from tests.schedules.test_schedules import MINUTE_MS, NINE_MS, fired, ids, names, opened
@@ -85,6 +87,46 @@ async def test_a_clock_that_was_put_right_while_nobody_fired(is_changed):
         firing.cancel()
 
 
+@STORES
+@pytest.mark.parametrize("ahead_ms", [5 * MINUTE_MS, 5 * HOUR_MS, 5 * DAY_MS])
+async def test_a_schedule_put_by_a_clock_that_was_ahead_in_a_process_that_has_ended(
+    store, ahead_ms
+):
+    """Nobody has seen the clock go back, and what waits for its time is left alone."""
+    clock = dwell.SimulatedClock(NINE_MS + ahead_ms)
+    async with dwell.Queue(store(clock)) as queue:
+        await queue.schedules.put("s", "t", b"", every="1m")
+        await queue.schedules.put("later", "t", b"", every="90d", start="2099-01-01T00:00:00Z")
+        later = await queue.get(TOPIC, "later")
+        clock.advance(-ahead_ms)
+        firing = asyncio.create_task(queue.schedules.fire())
+        await goes_on(queue, clock)
+        assert await queue.get(TOPIC, "later") == later
+        firing.cancel()
+
+
+async def test_a_rule_that_takes_long_does_not_hold_up_the_look_at_others(monkeypatch):
+    monkeypatch.setattr("dwell.queue.schedules.setback._RECKONING_S", 0.1)
+    clock = dwell.SimulatedClock(NINE_MS + HOUR_MS)
+    async with dwell.Queue(MemoryStore(clock)) as queue:
+        await queue.schedules.put("slow", "t", b"", cron="0 0 29 2 *")
+        await queue.schedules.put("s", "t", b"", every="1m")
+        clock.advance(-HOUR_MS)
+        going = threading.Event()
+        slow = Times.after
+
+        def after(times, ms):
+            if ms == clock.now_ms():
+                going.wait(10)
+            return slow(times, ms)
+
+        monkeypatch.setattr(Times, "after", after)
+        firing = asyncio.create_task(queue.schedules.fire())
+        await goes_on(queue, clock)
+        going.set()
+        firing.cancel()
+
+
 async def test_a_small_step_back_puts_nothing_twice():
     """Schedules wait until the time comes again, also where ids are not remembered."""
     async with opened() as (queue, clock):
@@ -101,19 +143,21 @@ async def test_a_small_step_back_puts_nothing_twice():
 
 async def test_a_schedule_that_was_changed_since_it_was_looked_at_is_left_alone():
     class Slow(MemoryStore):
-        goes_on = None
+        goes_on = is_asked = None
 
         async def reschedule(self, topic, ids, due_ms, versions=None):
+            self.is_asked.set()
             await self.goes_on.wait()
             return await super().reschedule(topic, ids, due_ms, versions)
 
-    clock = dwell.SimulatedClock(NINE_MS)
+    clock = dwell.SimulatedClock(NINE_MS + HOUR_MS)
     store = Slow(clock)
-    store.goes_on = asyncio.Event()
+    store.goes_on, store.is_asked = asyncio.Event(), asyncio.Event()
     async with dwell.Queue(store) as queue:
-        await queue.schedules.put("s", "t", b"", every="90d")
+        await queue.schedules.put("s", "t", b"", every="1m")
+        clock.advance(-HOUR_MS)
         firing = asyncio.create_task(queue.schedules.fire())
-        await asyncio.sleep(0.2)
+        await store.is_asked.wait()
         await queue.schedules.pause("s")
         paused = await queue.get(TOPIC, "s")
         store.goes_on.set()

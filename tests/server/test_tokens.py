@@ -121,6 +121,14 @@ def test_a_file_is_read_again_only_whole(path):
         tokens.check("secret", (Right.PUT,), ["orders.a"])
 
 
+@pytest.mark.parametrize("prefix", ["", "dwell:", "dwell:schedules", "dwelling.", "dx"])
+def test_a_prefix_may_cover_all_or_none_of_the_own_topics(path, prefix):
+    path.write_text(FILE.replace("refunds.", prefix))
+    is_covered = prefix == "" or prefix.startswith("dwell:")
+    grant = Tokens.load(path).grant("secret")
+    assert grant.allows((Right.TAKE,), ["dwell:schedules"]) == is_covered
+
+
 def test_an_empty_file_lets_nobody_in(path):
     path.write_text("")
     tokens = Tokens.load(path)
@@ -134,6 +142,8 @@ def test_an_empty_file_lets_nobody_in(path):
     [
         (FILE.replace("refunds.", "re funds"), "token orders: got take 're funds', expected the"),
         (FILE.replace('"public."', '"pub/"'), "anonymous: got take 'pub/'"),
+        (FILE.replace('"public."', '"d"'), "anonymous: got take 'd', which covers the queue's own"),
+        (FILE.replace("refunds.", "dwell"), "token orders: got take 'dwell', which covers the"),
         (FILE.replace('"orders"', '""'), "got name '', expected 1-100"),
         (FILE.replace('"root"', '"orders"'), "two tokens have the name orders"),
         (FILE.replace(hash_of("all"), hash_of("secret")), "two tokens have the sha256"),

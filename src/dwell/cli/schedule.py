@@ -45,6 +45,11 @@ def _place(metavar: str, text: str) -> Any:
     return typer.Argument(metavar=metavar, help=text, show_default=False)
 
 
+def _number(text: str) -> int | None:
+    """Read a whole number; an empty text stands for the default."""
+    return int(text) if text else None
+
+
 class _Named(NamedTuple):
     """A verb on a schedule by its name, and its successful results."""
 
@@ -112,8 +117,15 @@ _Overlap = Annotated[
 _Grace = Annotated[str, typer.Option(metavar="SPAN", help="How late is not too late for skip.")]
 _Key = Annotated[str | None, _text("TEXT", "The key that orders messages.")]
 _Header = Annotated[list[str] | None, _text("NAME=VALUE", "A header; may be repeated.")]
-_Priority = Annotated[int, typer.Option(metavar="N", help="Lower is taken first.")]
-_MaxAttempts = Annotated[int | None, _text("N", "How often each may be taken.")]
+_Priority = Annotated[
+    int | None, typer.Option(metavar="N", parser=_number, help="Lower is taken first.")
+]
+_MaxAttempts = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", parser=_number, help="How often each may be taken.", show_default=False
+    ),
+]
 _Ttl = Annotated[str | None, _text("SPAN", "Not taken within this time, it is buried.")]
 _Count = Annotated[
     int, typer.Option(metavar="N", min=1, help="How many runs next, runs and preview show.")

@@ -23,7 +23,8 @@ A token may have several hashes (``sha256 = ["...", "..."]``) of secrets that ar
 a new secret works before the old secret is removed. From ``expires`` on (a moment with its zone, or
 a date, whose beginning in UTC counts), the token is refused, and its waiting requests end.
 
-Each right has a list of prefixes of topics; the empty prefix means all topics. ``metrics`` belongs
+Each right has a list of prefixes of topics; the empty prefix means all topics. A prefix such as
+``d``, which covers the queue's own topics (``dwell:schedules``), is refused. ``metrics`` belongs
 to no topic: it is given or not. No right implies another. The file holds hashes only. A token is 32
 random bytes, which nobody can guess, so a plain hash is enough; a deliberately slow hash, as for
 passwords, would only cost time.
@@ -46,7 +47,7 @@ import msgspec
 from dwell.clock import RealClock
 from dwell.clock.clock import Clock
 from dwell.errors import AccessDenied, Forbidden, InvalidSettings, Unauthorized
-from dwell.message import MAX_TOPIC_CHARS
+from dwell.message import MAX_TOPIC_CHARS, OWN_TOPICS
 
 _log = logging.getLogger(__name__)
 
@@ -346,6 +347,12 @@ def _check_prefixes(grant: Grant, where: str) -> None:
                 raise InvalidSettings(
                     f"{where}: got {right} {prefix!r:.80}, "
                     f"expected the beginning of a topic: 0-{MAX_TOPIC_CHARS} of A-Z a-z 0-9 . _ : -"
+                )
+            # A tenant whose topics begin with d is not meant to change everybody's schedules.
+            if prefix and prefix != OWN_TOPICS and OWN_TOPICS.startswith(prefix):
+                raise InvalidSettings(
+                    f"{where}: got {right} {prefix!r}, which covers the queue's own topics; expected "
+                    f"'' for all topics, a longer prefix, or {OWN_TOPICS!r} for these"
                 )
 
 

@@ -20,11 +20,11 @@ from dwell.errors import InvalidInput, InvalidSchedule
 from dwell.given import values
 from dwell.given.rows import row_of
 from dwell.given.values import Millis
-from dwell.message import DEFAULT_PRIORITY, MAX_DELAY_MS, Message, State
+from dwell.message import DEFAULT_PRIORITY, MAX_DELAY_MS, OWN_TOPICS, Message, State
 from dwell.queue.schedules.times import Times, times_of
 
 #: Where the schedules of a queue are.
-TOPIC = "dwell:schedules"
+TOPIC = f"{OWN_TOPICS}schedules"
 
 #: How long before its moment a message is put, so that it is on time however many others are.
 AHEAD_MS = 250

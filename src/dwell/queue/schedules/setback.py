@@ -6,7 +6,7 @@ A schedule that fired by that clock is due again only after the time that the cl
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,15 +16,23 @@ from dwell.errors import DwellError, IdExists, InvalidSchedule, StoreClosed
 from dwell.message import Message, Result, State
 from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.changing import row_at
-from dwell.queue.schedules.schedule import SETBACK_MS, TOPIC, put_again, schedule_of, told_ms
+from dwell.queue.schedules.schedule import (
+    AHEAD_MS,
+    SETBACK_MS,
+    TOPIC,
+    Schedule,
+    put_again,
+    schedule_of,
+    told_ms,
+)
+from dwell.queue.schedules.sidethread import begun
 
 _log = logging.getLogger(__name__)
 
 #: How often to look whether the clock went back.
 _LOOK_S = 0.5
-#: A schedule that has never fired does not say after when it was put, so at the start only one that
-#: is far away is reckoned anew.
-_FAR_MS = 24 * 3_600_000
+#: How long to reckon the schedules of a page that have never fired.
+_RECKONING_S = 2.0
 _MOST_NAMES = 5
 #: How many of the schedules that ended last are known, to be put again after a setback.
 _MOST_ENDED = 10_000
@@ -62,15 +70,13 @@ class Setback:
 
     async def run(self) -> None:
         """Look at all schedules now and after each setback, until the queue is closed."""
-        far_ms: int | None = _FAR_MS
-        is_back = False
+        is_to_look, is_back = True, False
         while True:
             try:
                 if is_back:
                     await self._put_ended()
                     is_back = False
-                if far_ms is not None and await self._make_due(far_ms):
-                    far_ms = None
+                is_to_look = is_to_look and not await self._make_due()
             except StoreClosed:
                 return
             except DwellError as error:
@@ -78,11 +84,11 @@ class Setback:
             await asyncio.sleep(_LOOK_S)
             now_ms = self._queue.clock.now_ms()
             if now_ms < self._latest_ms - SETBACK_MS:
-                far_ms, self._latest_ms, is_back = SETBACK_MS, now_ms, True
+                self._latest_ms, is_to_look, is_back = now_ms, True, True
             self.note(now_ms)
 
-    async def _make_due(self, far_ms: int) -> bool:
-        """Make schedules due that wait for a time to come; who takes them reckons from now on.
+    async def _make_due(self) -> bool:
+        """Make schedules due that wait for too long; who takes them reckons from now on.
 
         Tells whether all are; others may have changed some just then.
         """
@@ -94,9 +100,10 @@ class Setback:
                 # The server that has them does this itself.
                 return True
             now_ms = self._queue.clock.now_ms()
-            places = [at for at, m in enumerate(page.messages) if _is_ahead(m, now_ms, far_ms)]
+            places = await _ahead(page.messages, now_ms)
             if places:
-                ids, dues = page.messages.ids, np.full(len(places), now_ms, np.int64)
+                ids = page.messages.ids
+                dues = np.full(len(places), max(now_ms - AHEAD_MS, 0), np.int64)
                 some = [ids[at].encode() for at in places]
                 moved = await self._queue.store.reschedule(
                     TOPIC, some, dues, versions=page.versions[places]
@@ -111,15 +118,51 @@ class Setback:
         return is_done
 
 
-def _is_ahead(message: Message, now_ms: int, far_ms: int) -> bool:
-    """Tell whether a schedule may wait for longer than its rule says."""
-    told = told_ms(message)
-    if (message.due_ms - far_ms if told is None else told - SETBACK_MS) <= now_ms:
-        return False
+async def _ahead(messages: Iterable[Message], now_ms: int) -> list[int]:
+    """Return the places of the schedules that wait for longer than their rules say.
+
+    One that has fired says up to when. One that has not may have been put by a clock that was
+    ahead, so its rule is asked.
+    """
+    ahead, unfired = list[int](), dict[int, tuple[Schedule, int]]()
+    for at, message in enumerate(messages):
+        told = told_ms(message)
+        if (message.due_ms if told is None else told) - SETBACK_MS <= now_ms:
+            continue
+        schedule = _active(message)
+        if schedule is not None and told is None:
+            unfired[at] = schedule, message.due_ms
+        elif schedule is not None:
+            ahead.append(at)
+    return ahead + await _ahead_by_rule(unfired, now_ms) if unfired else ahead
+
+
+async def _ahead_by_rule(unfired: Mapping[int, tuple[Schedule, int]], now_ms: int) -> list[int]:
+    """Return those that fire earlier than their dues, and those whose rules take long to ask."""
+    asked = dict[int, bool]()
+
+    def ask() -> None:
+        for at, (schedule, due_ms) in unfired.items():
+            try:
+                first_ms = schedule.times.after(now_ms)
+            except Exception:
+                # Whoever takes it when it is due says what is wrong with it.
+                first_ms = None
+            asked[at] = first_ms is not None and first_ms - AHEAD_MS < due_ms - SETBACK_MS
+
+    asking = begun(ask)
+    await asyncio.wait({asking}, timeout=_RECKONING_S)
+    asking.cancel()
+    return [at for at in unfired if asked.get(at, True)]
+
+
+def _active(message: Message) -> Schedule | None:
+    """Return the schedule that a message is, None for one that is paused or cannot be read."""
     try:
-        return not schedule_of(message).paused
+        schedule = schedule_of(message)
     except InvalidSchedule:
-        return False
+        return None
+    return None if schedule.paused else schedule
 
 
 def _say(names: Sequence[str]) -> None:
