@@ -57,6 +57,48 @@ async def test_a_message_that_is_taken_is_not_done():
         assert await ids(queue, "s") == names(4)
 
 
+@pytest.mark.parametrize("has_fired", [True, False])
+@pytest.mark.parametrize("is_changed", [True, False])
+async def test_a_message_that_is_put_by_hand_is_not_done(has_fired, is_changed):
+    async with opened() as (queue, clock):
+        overlaps = (("s", "skip"), ("r", "replace"))
+        for name, overlap in overlaps:
+            await queue.schedules.put(name, name, b"", every="1m", overlap=overlap)
+        if has_fired:
+            await minutes(queue, clock, 1, "sr")
+            assert await ids(queue, "s") == names(1)
+            assert await ids(queue, "r") == names(1, name="r")
+        clock.advance(30_000)
+        for name, overlap in overlaps:
+            await queue.schedules.run(name)
+            if is_changed:
+                await queue.schedules.put(name, name, b"", every="1m", overlap=overlap, ttl="1h")
+        (taken,) = await queue.take("s", lease="1h")
+        await minutes(queue, clock, 2, "sr")
+        assert await ids(queue, "s") == []
+        # Nobody has taken the one of the other, and the last one takes its place.
+        assert len(await ids(queue, "r")) == 1
+        await queue.ack(taken)
+        await minutes(queue, clock, 1)
+        assert len(await ids(queue, "s")) == 1
+
+
+async def test_a_run_by_hand_changes_nothing_else():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap="skip", ttl="1h")
+        await minutes(queue, clock, 1)
+        await ids(queue)
+        clock.advance(1_000)
+        before = await queue.schedules.get("s")
+        await queue.schedules.run("s")
+        assert (await queue.schedules.get("s")).as_dict() == before.as_dict()
+        await queue.schedules.pause("s")
+        await queue.schedules.run("s")
+        assert (await queue.schedules.get("s")).next_ms is None
+        clock.advance(1_000)
+        assert len(await ids(queue)) == 2
+
+
 async def test_a_dead_message_holds_up_nothing():
     async with opened() as (queue, clock):
         await queue.schedules.put("s", "t", b"", every="1m", overlap="skip")

@@ -351,8 +351,8 @@ def _check_prefixes(grant: Grant, where: str) -> None:
             # A tenant whose topics begin with d is not meant to change everybody's schedules.
             if prefix and prefix != OWN_TOPICS and OWN_TOPICS.startswith(prefix):
                 raise InvalidSettings(
-                    f"{where}: got {right} {prefix!r}, which covers the queue's own topics; expected "
-                    f"'' for all topics, a longer prefix, or {OWN_TOPICS!r} for these"
+                    f"{where}: got {right} {prefix!r}, which covers the queue's own topics; "
+                    f"expected '' for all topics, a longer prefix, or {OWN_TOPICS!r} for these"
                 )
 
 

@@ -150,7 +150,8 @@ class Changing:
         if old is not None:
             # The new message does not tell by itself what the old one had fired.
             old = carried(message, old)
-            new = replace(new, last_ms=old.last_ms, waits_ms=old.waits_ms)
+            ran_ms = new.ran_ms or old.ran_ms
+            new = replace(new, last_ms=old.last_ms, waits_ms=old.waits_ms, ran_ms=ran_ms)
         if old == new and message.state is not State.DEAD and not anew:
             return Result.KEPT
         puts = await self._puts(new, await self._since_ms(message, old))

@@ -57,8 +57,9 @@ class Schedule(
     """The arguments of :meth:`dwell.queue.schedules.Schedules.put`, in milliseconds.
 
     Either ``cron``, ``rrule`` or ``every_ms`` is the rule. ``app`` names the program whose code
-    declares the schedule, if any. ``last_ms`` is the last moment fired before the put, and
-    ``waits_ms`` the moment of the message that it waited for then.
+    declares the schedule, if any. ``last_ms`` is the last moment fired before the put,
+    ``waits_ms`` the moment of the message that it waited for then, and ``ran_ms`` that of the last
+    message that was put by hand, where messages must not overlap.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Schedule(
     ttl_ms: _Span = 0
     last_ms: _Moment | None = None
     waits_ms: _Moment | None = None
+    ran_ms: _Moment | None = None
 
     @property
     def times(self) -> Times:
@@ -166,7 +168,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     def as_dict(self) -> dict[str, Any]:
         """Return all that is known of it, as programs read it; the body is text if it can be."""
         schedule = self.schedule
-        fields = (name for name in Schedule.__struct_fields__ if name != "waits_ms")
+        fields = (name for name in Schedule.__struct_fields__ if name not in ("waits_ms", "ran_ms"))
         told = {name: getattr(schedule, name) for name in fields}
         try:
             told["body"] = schedule.body.decode()
@@ -242,7 +244,8 @@ def put_ms(message: Message, schedule: Schedule, now_ms: int) -> list[int]:
 
     A moment to come was told by a clock that was ahead: its message is no earlier one.
     """
-    found = (waits_ms(message), told_ms(message), schedule.waits_ms, schedule.last_ms)
+    said = (waits_ms(message), told_ms(message))
+    found = (*said, schedule.waits_ms, schedule.last_ms, schedule.ran_ms)
     return [ms for ms in found if ms is not None and ms <= now_ms + SETBACK_MS]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import date, datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -205,7 +206,8 @@ class Schedules:
         """Put the message of a schedule at once, also of one that is paused.
 
         Its id has the moment of now, or the next millisecond without a run; when the schedule fires
-        next does not change. Raises InvalidSchedule if no schedule has that name.
+        next does not change. ``overlap`` holds up nothing now, and counts this message later.
+        Raises InvalidSchedule if no schedule has that name.
         """
         found = name if isinstance(name, Planned) else await self._existing(name)
         schedule, ms = found.schedule, self._queue.clock.now_ms()
@@ -214,6 +216,8 @@ class Schedules:
             ms += 1
         while True:
             row = schedule.row_now(ms)
+            if schedule.overlap != "queue":
+                await self._changing.change(schedule.name, partial(_ran, ms=ms))
             (put,) = await self._queue.put_rows(schedule.topic, [row])
             if put.result is not Result.KEPT:
                 return put
@@ -240,6 +244,11 @@ class Schedules:
             values.topic(name, "name"),
             lambda old: None if old is None else replace(old, paused=paused),
         )
+
+
+def _ran(old: Schedule | None, ms: int) -> Schedule | None:
+    """Return a schedule that knows of the message that is put by hand for a moment."""
+    return None if old is None else replace(old, ran_ms=ms)
 
 
 def _shown(schedule: Schedule, moments: Iterable[int]) -> list[datetime]:
