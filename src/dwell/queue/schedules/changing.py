@@ -1,7 +1,7 @@
-"""Changes of schedules: each applies to what it has seen, also while the schedule fires.
+"""Changes of schedules: each applies to the version that it has read, also during a firing.
 
-A change finds the schedule, reckons what it is to be, and replaces it in the version that it found.
-When the schedule has fired meanwhile, or another change was quicker, it begins again.
+A change reads the schedule, computes the new one, and replaces the version that it has read. If
+the schedule has fired since, or another change came first, the change starts over.
 """
 
 import asyncio
@@ -34,25 +34,25 @@ from dwell.queue.schedules.sidethread import in_time
 
 _log = logging.getLogger(__name__)
 
-#: How long, and how often, a change waits for whoever fires or changes the schedule just now.
+#: How long a change waits for another change or a firing, and how often it looks.
 _PATIENCE_S, _AGAIN_S = 30.0, 0.02
 
-#: What a schedule becomes, given what it is; None leaves it as it is.
+#: Returns the new schedule for the present one; None leaves it unchanged.
 Changed = Callable[[Schedule | None], Schedule | None]
 
-#: What may refuse a change by raising an error, given the schedule that is there, and the new one.
-#: Either may be None: nothing is there or nobody can read it, and nothing takes its place.
+#: Raises an error to refuse a change, given the present and the new schedule. The present one is
+#: None if it does not exist or is unreadable; the new one is None if the schedule is removed.
 Check = Callable[[Schedule | None, Schedule | None], None]
 
 
 def unchecked(old: Schedule | None, new: Schedule | None) -> None:
-    """Refuse nothing."""
+    """Allow every change."""
 
 
 class _Seen(NamedTuple):
-    """A schedule as it was found: its message and the version of that, one number in an array.
+    """A schedule as it was read: its message and its version, an array of one number.
 
-    The version is None where an older server gives none; then any is changed.
+    The version is None if an older server returns none; the change then applies to any version.
     """
 
     message: Message
@@ -62,7 +62,7 @@ class _Seen(NamedTuple):
 class Changing:
     """Changes the schedules of one queue.
 
-    ``check`` is called with what was found before each change, and is the last step before it.
+    ``check`` is called right before each change, with the present and the new schedule.
     """
 
     def __init__(self, queue: Carrier, check: Check = unchecked) -> None:
@@ -76,10 +76,10 @@ class Changing:
         anew: bool = False,
         check: Callable[[Schedule | None], None] = lambda old: None,
     ) -> Result:
-        """Put a schedule, also in place of another of its name; one that is paused stays so.
+        """Put a schedule, or replace the schedule of its name, which stays paused if it was.
 
-        ``check`` may refuse the schedule that is there, by raising an error. With ``anew`` the
-        schedule is also put where it is the same: whoever is about to remove it finds it changed.
+        ``check`` may refuse to replace the present schedule by raising an error. With ``anew`` an
+        equal schedule is put too, so that a concurrent removal finds another version.
         """
 
         def changed(old: Schedule | None) -> Schedule:
@@ -89,14 +89,13 @@ class Changing:
         return await self.change(new.name, changed, anew=anew)
 
     async def change(self, name: str, changed: Changed, *, anew: bool = False) -> Result:
-        """Put what a schedule is to be now, whatever it was; waits for whoever fires it."""
+        """Replace a schedule by what ``changed`` returns for it; waits while it fires."""
         return await self._patiently(name, lambda: self._change(name, changed, anew=anew))
 
     async def remove(self, name: str, may: Callable[[], Awaitable[bool]] | None = None) -> Result:
         """Remove a schedule: ``cancelled`` or ``unknown``.
 
-        ``may`` decides whether the schedule that was found goes; where it says no, the answer is
-        ``kept``.
+        ``may`` decides whether the schedule is removed; if not, the result is ``kept``.
         """
 
         async def removed() -> Result:
@@ -117,7 +116,7 @@ class Changing:
         return await self._patiently(name, removed)
 
     async def _see(self, name: str) -> _Seen | Result | None:
-        """Return a schedule and its version; ``leased`` while somebody fires or changes it."""
+        """Return a schedule and its version, or ``leased`` while it fires or is changed."""
         message = await self._queue.get(TOPIC, name)
         if message is None:
             return None
@@ -126,12 +125,12 @@ class Changing:
         before = Cursor(message.due_ms, message.number - 1)
         page = await self._queue.scan(TOPIC, message.state, cursor=before, limit=1)
         if list(page.messages.ids) != [name]:
-            # It has moved on between the two looks.
+            # It has changed between the two reads.
             return Result.LEASED
         return _Seen(page.messages[0], page.versions if len(page.versions) else None)
 
     async def _change(self, name: str, changed: Changed, *, anew: bool) -> Result:
-        """Change a schedule as it is found; ``leased`` where that has to be tried again."""
+        """Change the version of a schedule that is read; ``leased`` if the caller must retry."""
         try:
             seen = await self._see(name)
         except StoreDamaged as damage:
@@ -145,10 +144,10 @@ class Changing:
         new = changed(old)
         if new is None:
             return Result.UNKNOWN
-        # Whether it is the same is not for everybody.
+        # A caller without the right must not learn whether the schedules are equal.
         self._check(old, new)
         if old is not None:
-            # The new message does not tell by itself what the old one had fired.
+            # The new message has no text yet that says up to when the schedule has fired.
             old = carried(message, old)
             ran_ms = new.ran_ms or old.ran_ms
             new = replace(new, last_ms=old.last_ms, waits_ms=old.waits_ms, ran_ms=ran_ms)
@@ -165,14 +164,14 @@ class Changing:
         try:
             (done,) = await self._queue.store.put(puts, "error")
         except IdExists:
-            # Somebody else was earlier, and this is a change of what is there now.
+            # Another caller was first, so this becomes a change of that schedule.
             return Result.LEASED
         return done.result
 
     async def _put_for_damaged(
         self, name: str, new: Schedule | None, damage: StoreDamaged
     ) -> Result:
-        """Put a schedule in the place of one that the disk has damaged, if this says all of it."""
+        """Replace a schedule that the disk has damaged; a partial change raises the damage."""
         if new is None:
             raise damage
         self._check(None, new)
@@ -182,16 +181,17 @@ class Changing:
         return await self._put_new(new)
 
     async def _since_ms(self, message: Message, old: Schedule | None) -> int:
-        """Return after when a schedule is to fire that takes the place of another.
+        """Return the moment after which the new version of a schedule fires.
 
-        What that one has missed until now is not lost, and what it has fired is not fired again.
+        Moments that the old version has missed are kept, and moments that it has fired are not
+        fired again.
         """
         now_ms = self._queue.clock.now_ms()
         if old is None or old.paused:
             return now_ms
         told_ms, first_ms = since_ms(message, now_ms), next_ms(message)
         if told_ms is not None:
-            # It may be due later only because what it puts was refused.
+            # Its due may be that of a repeated try, later than its moment.
             found_ms = await next_after(old, told_ms)
             first_ms = first_ms if found_ms is None else found_ms
         return max(min(now_ms, first_ms - 1), told_ms or 0)
@@ -201,7 +201,7 @@ class Changing:
         return Puts.of_rows(TOPIC, [row])
 
     async def _patiently(self, name: str, do: Callable[[], Awaitable[Result]]) -> Result:
-        """Do something to a schedule, again as long as others fire or change it meanwhile."""
+        """Repeat an operation on a schedule while others fire or change the schedule."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _PATIENCE_S
         while (result := await do()) is Result.LEASED:
@@ -226,18 +226,18 @@ def row_at(name: str, data: bytes, due_ms: int, now_ms: int) -> Row:
         now_ms,
         due=due_ms,
         id=name,
-        # What fires is given back without its attempt: only a crash of who fires it counts.
+        # A release does not count the attempt; only crashes of firers do.
         max_attempts=MAX_ATTEMPTS,
     )
 
 
 async def next_after(schedule: Schedule, ms: int) -> int | None:
-    """Return the first moment after one; raises InvalidSchedule if that takes too long."""
+    """Return the first moment after ``ms``; raises InvalidSchedule if that takes too long."""
     return await in_time(schedule.name, lambda: schedule.times.after(ms))
 
 
 async def first_after(schedule: Schedule, ms: int) -> int:
-    """Return the first moment after one; raises InvalidSchedule where there is none."""
+    """Return the first moment after ``ms``; raises InvalidSchedule if no moment follows."""
     found = await next_after(schedule, ms)
     if found is None:
         raise InvalidSchedule(f"schedule {schedule.name}: never fires from now on")
@@ -245,7 +245,7 @@ async def first_after(schedule: Schedule, ms: int) -> int:
 
 
 def _or_again(result: Result) -> Result:
-    """Return what was done to a schedule as it was seen; ``leased`` where it has changed."""
+    """Return the result of a change by version: ``leased`` if the version has changed."""
     return Result.LEASED if result is Result.UNKNOWN else result
 
 

@@ -1,9 +1,9 @@
-"""The firer: takes the schedules that are due, puts their messages, and gives them back for later.
+"""The firer: takes the schedules that are due, puts their messages and releases the schedules.
 
-That is done a little ahead, and the messages fall due at their moments.
+It works a little ahead of time, and the messages fall due at their moments.
 
-Any number may run over one store. A schedule is its taker's until its lease is over; whoever takes
-it after a crash puts the same ids once more, which changes nothing.
+Any number of firers may run over one store. The lease of a schedule keeps other firers away. After
+a crash the next firer puts messages with the same ids again, which changes nothing.
 """
 
 import asyncio
@@ -41,22 +41,24 @@ from dwell.queue.schedules.times import Plan
 
 _log = logging.getLogger(__name__)
 
-#: Few enough that to put and to release them stops an event loop for some milliseconds only.
+#: How many schedules are taken at a time. Putting and releasing them stops the event loop for some
+#: milliseconds.
 _MOST = 128
 _LEASE = Millis(10_000)
 _OWNER = "schedules"
-#: How long to reckon before what is reckoned is put: one slow rule is not to hold up the others.
+#: How long rules are computed before the messages found so far are put, so that a slow rule does
+#: not delay the other schedules.
 _RECKONING_S = 0.5
-#: How many slow ones are reckoned beside the others, each in a thread of its own, how often each is
-#: touched, and how many times before it is set aside. That is counted, and no clock asked: a
-#: process that was stopped for an hour has touched once.
+#: How many slow rules are computed at the same time, each in its own thread; how often the lease of
+#: each is extended, and how many times before the schedule is buried. Extensions are counted
+#: instead of time, since a process that was stopped for an hour has extended the lease once.
 _MOST_SLOW, _TOUCH_S, _MOST_TOUCHES = 4, 2.0, 10
-#: When a slow one is tried again for which there was no thread.
+#: When a slow schedule is tried again if all threads were busy.
 _LATER = Millis(30_000)
-#: How long to let more come due before the next are taken. All is put further ahead than this, and
-#: to take, put and release each alone costs far more.
+#: How long to wait for more due schedules before the next take. Messages are put further ahead than
+#: this, and batches of one cost far more.
 _REST_S = 0.05
-#: How soon to try again what a store or a full topic refused.
+#: How soon a put is repeated that a store or a full topic refused.
 _AGAIN = Millis(1_000)
 
 _SAY_EACH_S = 30.0
@@ -65,18 +67,18 @@ _MOST_LOOKED_AT = 1000
 #: How many moments are put and looked up before the leases of other schedules are extended, unless
 #: a single schedule has more.
 _MOST_MOMENTS = 1000
-#: A part of a put is not larger than this, where it is more than one message. To make and put the
-#: rows of one stops an event loop for some milliseconds.
+#: The largest part of a put, unless it is a single message. Making and putting the rows of a part
+#: stops the event loop for some milliseconds.
 _PART_ROWS, _PART_BYTES = 250, 4 * 1024 * 1024
 
 _T = TypeVar("_T")
 
 
 class _Firing:
-    """What those who fire the schedules of one store in this process know of each other.
+    """The state that all firers of one store in this process share.
 
-    ``names`` are the schedules that one of them fires. ``unsaid`` is up to when schedules have
-    fired that could not be told so, with their bodies.
+    ``names`` are the schedules that a firer is working on. ``unsaid`` has the body and the last
+    moment of each schedule that has fired, but whose lease ended before its release could say so.
     """
 
     def __init__(self) -> None:
@@ -103,7 +105,7 @@ class Firer:
     async def run(self) -> None:
         """Fire until the task is cancelled, or the queue is closed.
 
-        Where the packages that read rules are missing, it is left to others.
+        Without the packages that read rules it does nothing, and leaves the work to others.
         """
         if packages := missing():
             _log.info("no schedules are fired here, where %s is missing", " and ".join(packages))
@@ -134,7 +136,7 @@ class Firer:
                 await asyncio.sleep(_AGAIN.ms / 1000)
 
     def _say(self, problem: str) -> None:
-        """Log a problem, the same one only once a while."""
+        """Log a problem, but not the same one again within 30 seconds."""
         now = asyncio.get_running_loop().time()
         self._said_at = {told: at for told, at in self._said_at.items() if now - at < _SAY_EACH_S}
         if problem not in self._said_at:
@@ -142,7 +144,7 @@ class Firer:
             _log.warning("%s", problem)
 
     async def _taken(self) -> Batch:
-        """Return schedules that are due, when there are some."""
+        """Wait for schedules that are due, and take them."""
         batch = await self._queue.take(TOPIC, _MOST, lease=_LEASE, owner=_OWNER)
         if len(batch):
             return batch
@@ -151,7 +153,7 @@ class Firer:
     async def _fire(self, batch: Batch) -> None:
         now_ms, firing = self._queue.clock.now_ms(), self._firing.names
         self._setback.note(now_ms)
-        # Their leases are over, but whoever fires them here may have put something already.
+        # Their leases have ended, but another firer here may have put some messages already.
         others = [message for message in batch if message.id in firing]
         own = [message for message in batch if message.id not in firing]
         await asyncio.gather(*(self._leave(message, _AGAIN) for message in others))
@@ -165,29 +167,29 @@ class Firer:
             firing -= names - {task.get_name() for task in self._slow}
 
     async def _leave(self, message: Message, delay: Millis) -> None:
-        """Give back a schedule that is not fired now."""
-        # Its due says no more when it is to fire.
+        """Release a schedule without firing it."""
+        # Its new due no longer says when it is to fire.
         told = since_text(after_ms(message, self._queue.clock.now_ms()), waits_ms(message))
         await self._release(message, delay, told)
 
     async def _release(
         self, message: Message, delay: Millis, told: str, held: DwellError | None = None
     ) -> Result:
-        """Give a schedule back with what it says, and what has held it up."""
+        """Release a schedule with its text, and with the error that holds it up."""
         told = with_mark(told, message)
         if held is not None:
             told = held_text(told, held)
         return await self._queue.release(message, delay, error=told, counted=False)
 
     async def _fire_own(self, messages: Sequence[Message], now_ms: int) -> None:
-        # Some rules take long to reckon, and the event loop has other work.
+        # Some rules take long to compute, and the event loop has other work.
         reckoning = Reckoning(messages, now_ms, self._fired(messages, now_ms))
         await reckoning.wait(_RECKONING_S)
         found, slow, left = reckoning.cut()
         if slow is not None:
             await self._set_apart(slow, reckoning)
         await asyncio.gather(*(self._queue.release(one, counted=False) for one in left))
-        # A process that was stopped for long must not put what another has put and forgotten.
+        # After a long stop, another process may have put the same messages, and dropped their ids.
         least_ms = self._queue.clock.now_ms() + _LEASE.ms / 2
         await self._fire_found([one for one in found if _is_held(one, least_ms)])
 
@@ -205,12 +207,12 @@ class Firer:
             await asyncio.gather(*(self._fire_into(*group, now_ms) for group in _by_topic(to_fire)))
 
     async def _touched(self, work: Sequence[Work]) -> Sequence[Work]:
-        """Extend the leases of what waited for others, and return what is still held."""
+        """Extend the leases of schedules that had to wait; return the work that is still leased."""
         said = await asyncio.gather(*(self._queue.touch(one.message, _LEASE) for one in work))
         return [one for one, how in zip(work, said, strict=True) if how is Result.TOUCHED]
 
     async def _without_overlaps(self, work: Sequence[Work], now_ms: int) -> list[Work]:
-        """Leave out or replace what is put while the message before is not done."""
+        """Apply ``overlap`` to schedules whose earlier message may not be done."""
         looked = [one for one in work if one.schedule.overlap != "queue" and one.to_do.fired_ms]
         names = {one.message.id for one in looked}
         found = [one for one in work if one.message.id not in names]
@@ -222,7 +224,7 @@ class Firer:
     async def _without_overlaps_in(
         self, topic: str, work: Sequence[Work], now_ms: int
     ) -> Sequence[Work]:
-        """Return the work of schedules of one topic whose messages must not overlap."""
+        """Apply ``overlap`` to the schedules of one topic."""
         moments = {one.message.id: _may_be_put(one, now_ms) for one in work}
         ids = [one.schedule.id_of(ms) for one in work for ms in moments[one.message.id]]
         there: dict[str, Message] = {}
@@ -249,7 +251,7 @@ class Firer:
         await self._queue.bury(message, reason)
 
     async def _set_apart(self, message: Message, reckoning: Reckoning) -> None:
-        """Let a slow schedule be reckoned beside the others, if few are."""
+        """Compute a slow schedule in the background, unless too many are computed already."""
         if len(self._slow) < _MOST_SLOW:
             task = asyncio.create_task(self._fire_slow(message, reckoning), name=message.id)
             self._slow.add(task)
@@ -259,13 +261,13 @@ class Firer:
         await self._leave(message, _LATER)
 
     async def _fire_slow(self, message: Message, reckoning: Reckoning) -> None:
-        """Fire a schedule when it is reckoned; it is held meanwhile, and set aside after a time."""
+        """Fire a slow schedule when its rule is computed; bury it if that takes too long."""
         try:
             for _ in range(_MOST_TOUCHES):
                 if await self._queue.touch(message, _LEASE) is not Result.TOUCHED:
                     return
                 if await reckoning.wait(_TOUCH_S):
-                    # Who was stopped since the last touch finds here whether it is still his.
+                    # After a stop of this process the lease may have ended.
                     if await self._queue.touch(message, _LEASE) is Result.TOUCHED:
                         await self._fire_found([reckoning.last])
                     return
@@ -278,7 +280,7 @@ class Firer:
             self._firing.names.discard(message.id)
 
     async def _fire_into(self, topic: str, work: Sequence[Work], now_ms: int) -> None:
-        """Put what is due into one topic, then give the schedules back."""
+        """Put the due messages into one topic, then release the schedules."""
         try:
             due = [(schedule, ms) for _, schedule, to_do in work for ms in to_do.moments]
             puts = list[Put]()
@@ -295,7 +297,7 @@ class Firer:
         await asyncio.gather(*(self._finish(one, results) for one in work))
 
     async def _finish(self, work: Work, results: Mapping[str, Result]) -> None:
-        """Cancel the messages that a schedule has replaced, and give it back."""
+        """Cancel the messages that a schedule has replaced, and release it."""
         try:
             done = await self._replaced(work, results)
         except DwellError as error:
@@ -305,7 +307,7 @@ class Firer:
             await self._give_back(done.message, done.to_do)
 
     async def _replaced(self, work: Work, results: Mapping[str, Result]) -> Work:
-        """Cancel the messages that another one was put for; they stay if that one was dropped."""
+        """Cancel the replaced messages, unless the topic has dropped the new one."""
         schedule, to_do = work.schedule, work.to_do
         if not to_do.replaces:
             return work
@@ -320,9 +322,9 @@ class Firer:
             self._say(f"topic {topic!r} is full and drops what schedules put into it")
 
     async def _fire_as_far_as_it_goes(self, work: Work, now_ms: int) -> None:
-        """Put one message after the other, and try those that are refused again a little later."""
+        """Put messages one by one up to the first that is refused, which is tried again later."""
         message, schedule, to_do = work
-        # What was due stays due, although the message is due later now.
+        # The text keeps the due moments, since the schedule's own due becomes that of the next try.
         told, results = _told(message, to_do), dict[str, Result]()
         for ms in to_do.moments:
             try:
@@ -346,14 +348,14 @@ class Firer:
             delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
             said = await self._release(message, delay, told)
         if said is Result.STALE:
-            # The lease has ended meanwhile. What was put is not put again, also where its id has
-            # been forgotten by the next take, as by steps of a simulated clock.
+            # The lease has ended. The next take must not put these messages again, even if their
+            # ids are no longer remembered, as after large steps of a simulated clock.
             self._firing.unsaid[message.id] = (message.body, to_do.fired_ms or to_do.since_ms)
         else:
             self._firing.unsaid.pop(message.id, None)
 
     def _fired(self, messages: Sequence[Message], now_ms: int) -> dict[str, int]:
-        """Return up to when schedules have fired that could not be told so."""
+        """Return up to when schedules have fired whose releases came too late to say so."""
         unsaid = self._firing.unsaid
         found = {message.id: unsaid.get(message.id, (b"", -1)) for message in messages}
         bodies = {message.id: message.body for message in messages}
@@ -369,28 +371,28 @@ def _is_held(one: Work | Bad, until_ms: float) -> bool:
 
 
 def _may_be_put(work: Work, now_ms: int) -> list[int]:
-    """Return the moments, in order, whose messages may be there: also all since the last fire.
+    """Return the moments whose messages may exist, in order: also all since the last firing.
 
-    The last firer may have died between its put and the release that tells of it.
+    The last firer may have died after its put and before its release.
     """
     to_do = work.to_do
     told = put_ms(work.message, work.schedule, now_ms)
-    # This process may know better than the message up to when it has fired.
+    # This process may know of a firing that the message does not tell.
     return sorted({*told, to_do.since_ms, *to_do.passed, *to_do.moments})
 
 
 def _apart(work: Work, there_ms: Sequence[int], there: Mapping[str, Message], now_ms: int) -> Work:
-    """Return the work of a schedule whose messages must not overlap, given the existing ones."""
+    """Return the work of a schedule after ``overlap`` is applied, given the existing messages."""
     to_do, is_replacing = work.to_do, work.schedule.overlap == "replace"
     if not there_ms:
         moments = to_do.moments[-1:] if is_replacing else to_do.moments[:1]
-        # The first of several is put, and the others would overlap it.
+        # Only the first is put, since the others would overlap it.
         is_waiting = not is_replacing and len(to_do.moments) > 1
         waits_ms = moments[0] if is_waiting else None
         return work._replace(to_do=to_do._replace(moments=moments, waits_ms=waits_ms))
     *older, last_ms = there_ms
     last = there[work.schedule.id_of(last_ms)]
-    # A message that is not due yet was not late, also if spans are short or jitter is long.
+    # A message that is not due yet is not late, even with a short interval or a long jitter.
     is_new = last_ms not in to_do.moments[-1:]
     if is_replacing and to_do.moments and is_new and last.due_ms <= now_ms:
         moments = to_do.moments[-1:]
@@ -400,7 +402,7 @@ def _apart(work: Work, there_ms: Sequence[int], there: Mapping[str, Message], no
 
 
 def _told(message: Message, to_do: Plan) -> str:
-    """Return what a schedule says that has not fired now: its due may be later than its moment."""
+    """Return the text of a schedule that has not fired: its due may be later than its moment."""
     is_told = told_ms(message) == to_do.since_ms
     told = told_text(message) if is_told else None
     text = fired_text if to_do.since_ms == mark_ms(message) else since_text

@@ -1,4 +1,4 @@
-"""Reckonings: what schedules are to do now, found in a thread that can be left behind."""
+"""Reckonings: compute in a thread that can be abandoned what schedules are to do now."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ from dwell.queue.schedules.times import Plan, plan
 
 
 class Work(NamedTuple):
-    """One schedule that was taken, and what is to be done."""
+    """A schedule that was taken, and its plan."""
 
     message: Message
     schedule: Schedule
@@ -28,14 +28,14 @@ class Work(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A message that is set aside, and why."""
+    """A message that is to be buried, and the reason."""
 
     message: Message
     reason: str
 
 
 class Cut(NamedTuple):
-    """How far a reckoning has come: what is found, what it is at, and what it has not begun."""
+    """The progress of a reckoning: results, the message in work, and messages not yet started."""
 
     found: Sequence[Work | Bad]
     slow: Message | None
@@ -43,9 +43,9 @@ class Cut(NamedTuple):
 
 
 class Reckoning:
-    """Finds for one message after the other what is to be done at a moment.
+    """Computes the plans of messages, one after the other.
 
-    ``fired`` tells up to when some schedules have fired that do not say so themselves.
+    ``fired`` has the last fired moments of schedules whose messages do not tell them.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Reckoning:
         self._done = begun(self._reckon)
 
     async def wait(self, most_s: float) -> bool:
-        """Wait until it is done, but no longer than that; return whether it is."""
+        """Wait up to ``most_s`` seconds; return whether the reckoning is complete."""
         try:
             await asyncio.wait({self._done}, timeout=most_s)
         except asyncio.CancelledError:
@@ -67,11 +67,11 @@ class Reckoning:
         return self._done.done()
 
     def end(self) -> None:
-        """Leave it behind."""
+        """Abandon the thread."""
         self._done.cancel()
 
     def cut(self) -> Cut:
-        """Let it begin nothing more, and return how far it is; :meth:`last` has the rest."""
+        """Stop after the message in work, and return the progress; :attr:`last` is its result."""
         with self._lock:
             self._is_cut = True
             found, begun = list(self._found), self._begun
@@ -80,7 +80,7 @@ class Reckoning:
 
     @property
     def last(self) -> Work | Bad:
-        """What was found last."""
+        """The last result."""
         return self._found[-1]
 
     def _reckon(self) -> None:
@@ -95,14 +95,14 @@ class Reckoning:
 
 
 def _reckoned(message: Message, now_ms: int, fired_ms: int) -> Work | Bad:
-    """Return what is to be done, or why the message is no schedule."""
+    """Return the plan of a message, or the reason why the message is not a valid schedule."""
     try:
         schedule = schedule_of(message)
         return Work(message, schedule, _plan_of(message, schedule, now_ms, fired_ms))
     except InvalidInput as error:
         return Bad(message, str(error))
     except Exception as error:
-        # Whatever somebody has put there, the others go on.
+        # One bad message must not stop the other schedules.
         return Bad(message, f"schedule {message.id}: {type(error).__name__}: {error}")
 
 
@@ -110,7 +110,7 @@ def _plan_of(message: Message, schedule: Schedule, now_ms: int, fired_ms: int) -
     how = (schedule.misfire, schedule.grace_ms)
     since_ms = max(after_ms(message, now_ms), fired_ms)
     if schedule.paused:
-        # Somebody has rescheduled its message.
+        # The message of a paused schedule was rescheduled by hand.
         return Plan(since_ms, [], None, now_ms + NEVER_MS)
     # The last firer may have died before the schedule could tell which messages were put.
     knows_passed = schedule.overlap != "queue"
@@ -123,7 +123,7 @@ def _plan_of(message: Message, schedule: Schedule, now_ms: int, fired_ms: int) -
 
 
 def after_ms(message: Message, now_ms: int) -> int:
-    """Return after when a schedule is to fire."""
+    """Return the moment after which a schedule fires."""
     told_ms = since_ms(message, now_ms)
-    # One that says nothing was put to be due at its first moment.
+    # The due of a schedule that has not fired yet is its first moment.
     return next_ms(message) - 1 if told_ms is None else told_ms

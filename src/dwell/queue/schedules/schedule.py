@@ -1,8 +1,8 @@
-"""A schedule: what is put, and when, again and again.
+"""A schedule: a message that is put repeatedly, and its times.
 
-A schedule is a message of :data:`TOPIC`: its id is the schedule's name, its body says the rest, it
-falls due a little before it is to fire, and its ``last_error`` says up to when it has. So it is as
-durable as any message, and whoever takes it fires it.
+A schedule is stored as a message of :data:`TOPIC`: its id is the schedule's name, its body has all
+options, it falls due a little before it fires, and its ``last_error`` says up to when it has fired.
+So it is as durable as any message, and its taker fires it.
 """
 
 from base64 import b64encode
@@ -23,26 +23,26 @@ from dwell.given.values import Millis
 from dwell.message import DEFAULT_PRIORITY, MAX_DELAY_MS, OWN_TOPICS, Message, State
 from dwell.queue.schedules.times import Times, times_of
 
-#: Where the schedules of a queue are.
+#: The topic of a queue's schedules.
 TOPIC = f"{OWN_TOPICS}schedules"
 
-#: How long before its moment a message is put, so that it is on time however many others are.
+#: How long before its moment a message is put, so that it is on time beside many others.
 AHEAD_MS = 250
 
-#: In how long a schedule that is paused would fire.
+#: The delay of a paused schedule.
 NEVER_MS = 50 * 366 * 24 * 3_600_000
 
-#: By how much a clock that goes back has to go back before schedules go on from the new time. For
-#: less they wait until the time comes again, so that nothing is put twice.
+#: The smallest setback of the clock after which schedules continue from the new time. After a
+#: smaller one they wait until the clock has caught up, so that nothing is put twice.
 SETBACK_MS = 60_000
 
-#: What messages that a schedule has put say of it.
+#: The headers of messages that a schedule has put.
 NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
 
-#: A schedule says up to when it has fired; or after when it fires, when it has not yet.
+#: The text says up to when the schedule has fired; or after when it fires if it has not fired yet.
 _FIRED, _SINCE = "fired up to ", "fires after "
-#: It adds the moment of the message that has to end before it puts another one, up to when it had
-#: fired by a clock that was later, and what has held it up.
+#: It may add the moment of the message that must end before the next one is put, the last moment
+#: fired by a clock that was ahead, and the error that holds the schedule up.
 _WAITS, _MARK, _HELD = ", waits for ", ", before up to ", "; held up: "
 _MOST_REASON_CHARS = 300
 
@@ -57,9 +57,9 @@ class Schedule(
     """The arguments of :meth:`dwell.queue.schedules.Schedules.put`, in milliseconds.
 
     Either ``cron``, ``rrule`` or ``every_ms`` is the rule. ``app`` names the program whose code
-    declares the schedule, if any. ``last_ms`` is the last moment fired before the put,
-    ``waits_ms`` the moment of the message that it waited for then, and ``ran_ms`` that of the last
-    message that was put by hand, where messages must not overlap.
+    declares the schedule, if any. ``last_ms`` is the last moment fired before the put, and
+    ``waits_ms`` the moment of the message that the schedule waited for then. ``ran_ms`` is the
+    moment of the last message put by hand, unless ``overlap`` is ``queue``.
     """
 
     name: str
@@ -91,28 +91,28 @@ class Schedule(
 
     @property
     def times(self) -> Times:
-        """When it fires; raises InvalidSchedule."""
+        """The moments of the schedule; raises InvalidSchedule."""
         rule = (self.cron, self.rrule, self.every_ms)
         span = (self.start_ms, self.end_ms)
         return _times(*rule, self.zone, *span, msgspec.json.encode(self.days_off), self.when_off)
 
     @property
     def data(self) -> bytes:
-        """The schedule as it is kept: the body of a message whose id is its name."""
+        """The body of the message that stores the schedule."""
         return msgspec.json.encode(self)
 
     def id_of(self, ms: int) -> str:
-        """Return the id of the message that is put for a moment, whoever puts it."""
+        """Return the id of the message for a moment; it is the same for all firers."""
         return f"{self.name}@{moment_text(ms)}"
 
     def check(self) -> None:
-        """Raise InvalidInput if not every moment has a message: the id of this one is longest."""
+        """Raise InvalidInput if a message could be invalid: no id is longer than this moment's."""
         self.row(1, 1)
 
     def row(self, ms: int, now_ms: int) -> Row:
-        """Return what is put for a moment; raises InvalidInput.
+        """Return the message for a moment; raises InvalidInput.
 
-        Jitter follows from the id, so that it is the same whoever puts it.
+        Jitter is derived from the id, so that it is the same for all firers.
         """
         due_ms = ms + crc32(self.id_of(ms).encode()) % (self.jitter_ms + 1)
         put_ms = max(now_ms, due_ms)
@@ -131,13 +131,13 @@ class Schedule(
         )
 
     def row_now(self, now_ms: int) -> Row:
-        """Return what is put when somebody runs it by hand: due now, without jitter."""
+        """Return the message of a run by hand: due now, without jitter."""
         return msgspec.structs.replace(self, jitter_ms=0).row(now_ms, now_ms)
 
 
 @lru_cache(maxsize=2048)
 def _times(*words: Any) -> Times:
-    """Return when a schedule fires; its days off are JSON, as 800 texts take 67 kB."""
+    """Return the moments of a schedule; days off are JSON here, since 800 texts take 67 kB."""
     *rule, days, when_off = words
     given: list[Any] = [*rule, _days_off(days, when_off)]
     return times_of(*given)
@@ -145,7 +145,7 @@ def _times(*words: Any) -> Times:
 
 @lru_cache(maxsize=64)
 def _days_off(days: bytes, when_off: str) -> DaysOff | None:
-    """Return the days off of a schedule; those of a country are in many schedules."""
+    """Return days off; many schedules share the holidays of a country."""
     found = msgspec.json.decode(days, type=tuple[str, ...])
     return DaysOff(found, when_off) if found else None
 
@@ -153,9 +153,9 @@ def _days_off(days: bytes, when_off: str) -> DaysOff | None:
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """A stored schedule, its next moment to fire, and the last moment that it has fired.
 
-    ``next_ms`` and ``last_ms`` are None if there is no such moment; ``problem`` is the reason why a
-    ``dead`` schedule cannot fire, why its messages are refused now, or for which message it waits.
-    ``owed_ms`` is the moment after which messages that were refused are still to be put.
+    ``next_ms`` and ``last_ms`` are None if there is no such moment. ``problem`` tells why a
+    ``dead`` schedule cannot fire, why its messages are refused, or that it waits for a message.
+    ``owed_ms`` is the moment after which refused messages still have to be put.
     """
 
     schedule: Schedule
@@ -166,7 +166,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     owed_ms: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all that is known of it, as programs read it; the body is text if it can be."""
+        """Return all fields for programs; the body is text, or ``body_base64`` if not UTF-8."""
         schedule = self.schedule
         fields = (name for name in Schedule.__struct_fields__ if name not in ("waits_ms", "ran_ms"))
         told = {name: getattr(schedule, name) for name in fields}
@@ -180,7 +180,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(NamedTuple):
-    """The next runs of a schedule that is not put; ``cron`` is its line in crontab(5), if any."""
+    """The next runs of a schedule that was not put; ``cron`` is its line in crontab(5), if any."""
 
     runs: list[datetime]
     cron: str | None
@@ -188,26 +188,26 @@ class Preview(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def moment_text(ms: int) -> str:
-    """Return a moment as ids and people have it: 2030-01-31T09:00:00Z."""
+    """Return a moment as it stands in ids and texts: 2030-01-31T09:00:00Z."""
     precision = "milliseconds" if ms % 1000 else "seconds"
     return from_ms(ms).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def fired_text(ms: int, waits_ms: int | None = None) -> str:
-    """Return what a schedule says as its ``last_error`` when it has fired up to a moment.
+    """Return the ``last_error`` of a schedule that has fired up to a moment.
 
-    ``waits_ms`` is the moment of its last message, if moments after that were left out.
+    ``waits_ms`` is the moment of its last message, if later moments were left out.
     """
     return _FIRED + moment_text(ms) + _waits_text(waits_ms)
 
 
 def held_text(told: str, error: Exception) -> str:
-    """Return what a schedule says whose messages are refused, and are tried again."""
+    """Return the text of a schedule whose refused messages are tried again."""
     return f"{told}{_HELD}{error!s:.{_MOST_REASON_CHARS}}"
 
 
 def told_text(message: Message) -> str:
-    """Return what a schedule says of its moments, without what has held it up."""
+    """Return what a schedule says of its moments, without the error that holds it up."""
     return (message.last_error or "").partition(_HELD)[0]
 
 
@@ -216,23 +216,23 @@ def _waits_text(ms: int | None) -> str:
 
 
 def since_text(ms: int, waits_ms: int | None = None) -> str:
-    """Return what one says that has not fired: all that comes after a moment is still to be put."""
+    """Return the text of a schedule that has not fired: moments after ``ms`` are to be put."""
     return _SINCE + moment_text(ms) + _waits_text(waits_ms)
 
 
 def fired_ms(message: Message) -> int | None:
-    """Return the moment up to which a schedule has fired, or None when it has not."""
+    """Return the last moment that a schedule has fired, or None."""
     return _said_ms(told_text(message), _FIRED)
 
 
 def waits_ms(message: Message) -> int | None:
-    """Return the moment of the message that a schedule says it waits for, or None."""
+    """Return the moment of the message that a schedule waits for, or None."""
     told = told_text(message).partition(_MARK)[0].partition(_WAITS)[2]
     return moment_of(told) if told else None
 
 
 def carried(message: Message, schedule: Schedule) -> Schedule:
-    """Return a schedule with what its message says, for a new message that says nothing."""
+    """Return a schedule with the moments of its message, for a new message without a text."""
     if told_ms(message) is None:
         return schedule
     last_ms = fired_ms(message) or schedule.last_ms
@@ -240,9 +240,9 @@ def carried(message: Message, schedule: Schedule) -> Schedule:
 
 
 def put_ms(message: Message, schedule: Schedule, now_ms: int) -> list[int]:
-    """Return the moments at which a schedule may have put its last message, the likeliest first.
+    """Return the possible moments of a schedule's last message, the likeliest first.
 
-    A moment to come was told by a clock that was ahead: its message is no earlier one.
+    Future moments are left out: they were told by a clock that was ahead.
     """
     said = (waits_ms(message), told_ms(message))
     found = (*said, schedule.waits_ms, schedule.last_ms, schedule.ran_ms)
@@ -250,19 +250,20 @@ def put_ms(message: Message, schedule: Schedule, now_ms: int) -> list[int]:
 
 
 def told_ms(message: Message) -> int | None:
-    """Return the moment after which a schedule says that it is to fire, or None.
+    """Return the moment after which a schedule fires by its text, or None without a text.
 
-    Its due says that no more when it was given back to be tried again.
+    The due of a schedule that was released to be tried again no longer says it.
     """
     fired = fired_ms(message)
     return _said_ms(told_text(message), _SINCE) if fired is None else fired
 
 
 def since_ms(message: Message, now_ms: int) -> int | None:
-    """Return the moment after which a schedule is to fire, or None when only its due says that.
+    """Return the moment after which a schedule fires, or None if only its due tells.
 
-    What it says of a time to come was said by a clock that was ahead, so it fires from now on. When
-    that time has come, the moments up to it have been put: the clock had been behind since.
+    A text with a future moment was written by a clock that was ahead, so the schedule fires from
+    now on. When the later mark is in the past, the clock was behind in between, and all moments up
+    to the mark have been put.
     """
     told, mark = told_ms(message), mark_ms(message)
     if told is not None and mark is not None and told < mark <= now_ms:
@@ -271,7 +272,7 @@ def since_ms(message: Message, now_ms: int) -> int | None:
 
 
 def with_mark(told: str, message: Message) -> str:
-    """Return what a schedule says next, with up to when it had fired by a clock that was later."""
+    """Return the next text of a schedule, with the last moment fired by a clock that was later."""
     marks = [ms for ms in (told_ms(message), mark_ms(message)) if ms is not None]
     new_ms = _said_ms(told, _FIRED) or _said_ms(told, _SINCE)
     if new_ms is None or max(marks, default=0) <= new_ms:
@@ -280,19 +281,19 @@ def with_mark(told: str, message: Message) -> str:
 
 
 def mark_ms(message: Message) -> int | None:
-    """Return the moment up to which a schedule had fired by a clock that was later, or None."""
+    """Return the last moment that a schedule has fired by a clock that was later, or None."""
     mark = told_text(message).partition(_MARK)[2]
     return moment_of(mark) if mark else None
 
 
 def _said_ms(said: str, begin: str) -> int | None:
-    """Return the moment after the begin of what a schedule says, None for another begin."""
+    """Return the moment after ``begin`` in a text, or None if the text begins otherwise."""
     plain = said.partition(_MARK)[0].partition(_WAITS)[0]
     return moment_of(plain.removeprefix(begin)) if plain.startswith(begin) else None
 
 
 def moment_of(text: str) -> int | None:
-    """Return the moment that a text of :func:`moment_text` is, or None for another text."""
+    """Return the moment of a text that :func:`moment_text` has made, or None."""
     try:
         return to_ms(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError):
@@ -300,12 +301,12 @@ def moment_of(text: str) -> int | None:
 
 
 def next_ms(message: Message) -> int:
-    """Return the moment that a schedule is to fire next."""
+    """Return the next moment of a schedule."""
     return message.due_ms + AHEAD_MS
 
 
 def schedule_of(message: Message) -> Schedule:
-    """Return the schedule that a message is; raises InvalidSchedule for one that is none."""
+    """Return the schedule that a message stores; raises InvalidSchedule."""
     try:
         found = msgspec.json.decode(message.body, type=Schedule)
         values.topic(found.name, "name")
@@ -319,23 +320,24 @@ def schedule_of(message: Message) -> Schedule:
 
 
 def put_again(message: Message) -> tuple[bytes, int]:
-    """Return body and due with which a schedule goes on in another queue, as it does in this one.
+    """Return the body and due with which a schedule continues in another queue.
 
-    What it says as its ``last_error`` is not put. A message that is no schedule stays as it is.
+    A put has no ``last_error``, so the body carries its moments. A message that is not a schedule
+    keeps its body and due.
     """
     try:
         schedule = schedule_of(message)
     except InvalidSchedule:
         return message.body, message.due_ms
-    # The first moment that is to be put comes after the one that it says, also if a full topic has
-    # refused it and the due is that of the next try.
+    # The next moment comes after the moment in the text. The due may be that of the next try, after
+    # a full topic has refused the message.
     told = since_ms(message, message.due_ms)
     due_ms = message.due_ms if told is None else told + 1 - AHEAD_MS
     return carried(message, schedule).data, due_ms
 
 
 def planned(message: Message) -> Planned:
-    """Return a schedule as it stands; raises InvalidSchedule for a message that is none."""
+    """Return the schedule of a message with its state; raises InvalidSchedule."""
     schedule = schedule_of(message)
     is_on = message.state is not State.DEAD and not schedule.paused
     problem = message.last_error if message.state is State.DEAD else _held(message, schedule)

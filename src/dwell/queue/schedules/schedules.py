@@ -1,4 +1,4 @@
-"""The schedules of a queue: put, looked at, held up and taken away."""
+"""The schedules of a queue: puts, reads, changes, pauses and removes them."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import date, datetime
@@ -31,16 +31,16 @@ from dwell.queue.schedules.sidethread import in_time
 from dwell.queue.schedules.times import plan
 from dwell.queue.schedules.words import changed, made
 
-#: The states that a schedule goes through as it fires, and how often each is looked at: one that
-#: moves on meanwhile may have been where nobody looked.
+#: The states that a schedule goes through as it fires, and how often each is read, since a schedule
+#: may change its state between two reads.
 _STATES = (State.LEASED, State.READY, State.DELAYED)
 _LAPS = 2
 
 
 class Schedules:
-    """What a queue puts again and again: ``queue.schedules``.
+    """The schedules of a queue: ``queue.schedules``.
 
-    They fire wherever a server or a worker runs, or :meth:`fire` does; however many those are, each
+    They fire in each server, worker and call of :meth:`fire`; however many of these run, each
     moment is one message, with the id ``NAME@TIME``. ``check`` may refuse changes.
     """
 
@@ -75,24 +75,23 @@ class Schedules:
         ttl: Delay | None = None,
         app: str = "",
     ) -> Result:
-        """Put a schedule, or change it: ``created``, ``replaced``, or ``kept`` as it was the same.
+        """Put a schedule: ``created``, ``replaced``, or ``kept`` if an equal schedule exists.
 
         ``cron`` is a line of crontab(5), with seconds first if it has six fields, or of another
         ``dialect`` (``quartz``, ``eventbridge``, ``apscheduler``, ``celery``, ``robfig``), which is
         translated; ``every`` is a span, ``rrule`` a rule of RFC 5545, or the lines of a calendar
         (``DTSTART``, ``RRULE``, ``RDATE``, ``EXDATE``); the first and the last are read in
-        ``zone``, and a DTSTART names its own. It fires from ``start`` to ``end``, each message up
-        to ``jitter`` later. On ``days_off``, weekdays such as ``sat`` and dates, a moment of
-        ``cron`` or ``rrule`` is left out (``when_off`` is ``skip``), or is on the nearest day
-        ``before`` or ``after``. After a time in which nobody fired, ``misfire`` says what is put
-        for the moments that were missed: ``once`` the last of them, ``all`` each, ``skip`` those
-        that are not later than ``grace``. While the message before is not done, ``overlap``
-        decides: ``queue`` puts the next one too, ``skip`` leaves it out, ``replace`` puts it and
-        cancels the one before, unless that is taken. The messages have ``body`` and the rest, as
-        :meth:`dwell.Queue.put` takes
-        them, and the headers
-        ``dwell-schedule`` and ``dwell-time``. One that is paused stays so. Raises InvalidSchedule
-        for what cannot be read, and what would never fire.
+        ``zone``, and a DTSTART names its own. The schedule fires from ``start`` to ``end``, and
+        each message is due up to ``jitter`` later. On ``days_off``, weekdays such as ``sat`` and
+        dates, a moment of ``cron`` or ``rrule`` is left out (``when_off="skip"``), or moved to the
+        nearest day ``before`` or ``after``. If no process fired for a while, ``misfire`` selects
+        the missed moments that are put: ``once`` the last, ``all`` each, ``skip`` only moments at
+        most ``grace`` ago. If the previous message is not done, ``overlap`` decides: ``queue`` puts
+        the next message too, ``skip`` leaves it out, ``replace`` puts it and cancels the previous
+        one, unless a worker has it. The messages have ``body`` and the other options, as
+        :meth:`dwell.Queue.put` takes them, and the headers ``dwell-schedule`` and ``dwell-time``. A
+        paused schedule stays paused. Raises InvalidSchedule if the rule cannot be read or would
+        never fire.
         """
         now_ms = self._queue.clock.now_ms()
         words: dict[str, object] = {"cron": cron, "dialect": dialect, "every": every}
@@ -116,8 +115,8 @@ class Schedules:
         now_ms, found = self._queue.clock.now_ms(), await self.get(name)
         if found is None:
             return Result.UNKNOWN
-        # What would be refused is refused before others have to wait for the change. Moments whose
-        # messages were refused are enough.
+        # An invalid change is refused before it makes a firer wait. A moment whose message was
+        # refused also counts as a next moment.
         after_ms = (found.next_ms or now_ms) - 1 if found.owed_ms is None else found.owed_ms
         await first_after(changed(found.schedule, words, now_ms), min(now_ms, after_ms))
         return await self._changing.change(
@@ -153,22 +152,22 @@ class Schedules:
             return []
         if found.owed_ms is not None:
             return await self._owed(found.schedule, found.owed_ms, count)
-        # After a clock went back by less than a minute, what has fired does not fire again.
+        # After a setback of less than a minute, fired moments do not fire again.
         last_ms = found.last_ms or 0
         is_ahead = last_ms > self._queue.clock.now_ms() + SETBACK_MS
         return await self._following(found.schedule, count, 0 if is_ahead else last_ms)
 
     async def _owed(self, schedule: Schedule, since_ms: int, count: int) -> list[datetime]:
-        """Return the moments of a schedule whose messages were refused, and those after them."""
+        """Return the moments whose messages were refused, and the moments after them."""
         now_ms, how = self._queue.clock.now_ms(), (schedule.misfire, schedule.grace_ms)
         owed = await in_time(schedule.name, lambda: plan(schedule.times, since_ms, now_ms, *how))
         return [*_shown(schedule, owed.moments), *await self._following(schedule, count)][:count]
 
     async def preview(self, count: int = 5, **when: Any) -> Preview:
-        """Return when a schedule would fire next, in its zone, and the line that it would keep.
+        """Return the next runs of a schedule that is not put, in its zone, and its line of cron.
 
-        ``when`` are the options of :meth:`put` that say so, from ``cron`` to ``when_off``. Nothing
-        is put. Raises InvalidSchedule as :meth:`put` does.
+        ``when`` are the options of :meth:`put` from ``cron`` to ``when_off``. Raises
+        InvalidSchedule as :meth:`put` does.
         """
         now_ms = self._queue.clock.now_ms()
         schedule = made("preview", "preview", b"", when, now_ms)
@@ -187,8 +186,8 @@ class Schedules:
     async def runs(self, name: str, count: int = 20, *, within: Delay = "10s") -> PastRuns:
         """Return the last messages of a schedule, and what became of each, by the event log.
 
-        The search goes back from the newest event. After ``within`` it ends with what it has found;
-        ``is_whole`` tells whether it was over. Raises InvalidSchedule if no schedule has that name.
+        The search goes back from the newest event, for at most ``within``; ``is_whole`` tells
+        whether it was complete. Raises InvalidSchedule if no schedule has that name.
         """
         found, most = await self._existing(name), values.limit(count, "count")
         within_s = values.delay_ms(within, "within") / 1000
@@ -203,16 +202,16 @@ class Schedules:
         return await self._set_paused(name, paused=False)
 
     async def run(self, name: str | Planned) -> Put:
-        """Put the message of a schedule at once, also of one that is paused.
+        """Put the message of a schedule at once, even if the schedule is paused.
 
-        Its id has the moment of now, or the next millisecond without a run; when the schedule fires
-        next does not change. ``overlap`` holds up nothing now, and counts this message later.
+        The id has the present moment, or the next millisecond without a run. The next moment of the
+        schedule stays. ``overlap`` does not hold up this message, but counts it from then on.
         Raises InvalidSchedule if no schedule has that name.
         """
         found = name if isinstance(name, Planned) else await self._existing(name)
         schedule, ms = found.schedule, self._queue.clock.now_ms()
         if await in_time(schedule.name, lambda: schedule.times.before(ms)) == ms:
-            # Its id belongs to the run that comes at this moment.
+            # The id of this moment belongs to the schedule's own run.
             ms += 1
         while True:
             row = schedule.row_now(ms)

@@ -1,6 +1,6 @@
 """Setbacks: repairs schedules after a clock that was ahead has been put right.
 
-A schedule that fired by that clock is due again only after the time that the clock showed.
+A schedule that fired by that clock would be due only after the time that the clock showed.
 """
 
 import asyncio
@@ -47,17 +47,17 @@ class Setback:
         self._ended: dict[str, tuple[int, Message]] = {}
 
     def note(self, now_ms: int) -> None:
-        """Note a time by which schedules are fired."""
+        """Note the time of a firing."""
         self._latest_ms = max(self._latest_ms, now_ms)
 
     def note_end(self, message: Message) -> None:
-        """Note a schedule that has just ended, as it was taken."""
+        """Note the message of a schedule that has just ended."""
         self._ended[message.id] = self._queue.clock.now_ms(), message
         if len(self._ended) > _MOST_ENDED:
             del self._ended[next(iter(self._ended))]
 
     async def _put_ended(self) -> None:
-        """Put schedules again that ended by a time to come; others of their names stay."""
+        """Put schedules again that ended in the future; new schedules of their names stay."""
         now_ms = self._queue.clock.now_ms()
         ended = [message for at_ms, message in self._ended.values() if at_ms > now_ms + SETBACK_MS]
         for message in ended:
@@ -88,16 +88,16 @@ class Setback:
             self.note(now_ms)
 
     async def _make_due(self) -> bool:
-        """Make schedules due that wait for too long; who takes them reckons from now on.
+        """Make schedules due that wait for too long, so that firers compute their next moments.
 
-        Tells whether all are; others may have changed some just then.
+        Returns False if some have changed at the same time.
         """
         names: list[str] = []
         cursor, is_done = None, True
         while True:
             page = await self._queue.scan(TOPIC, State.DELAYED, cursor=cursor)
             if len(page.versions) < len(page.messages):
-                # The server that has them does this itself.
+                # An old server returns no versions, and does this itself.
                 return True
             now_ms = self._queue.clock.now_ms()
             places = await _ahead(page.messages, now_ms)
@@ -121,8 +121,8 @@ class Setback:
 async def _ahead(messages: Iterable[Message], now_ms: int) -> list[int]:
     """Return the places of the schedules that wait for longer than their rules say.
 
-    One that has fired says up to when. One that has not may have been put by a clock that was
-    ahead, so its rule is asked.
+    The text of a schedule that has fired tells. Otherwise a clock that was ahead may have put it,
+    so its rule is computed.
     """
     ahead, unfired = list[int](), dict[int, tuple[Schedule, int]]()
     for at, message in enumerate(messages):
@@ -138,7 +138,7 @@ async def _ahead(messages: Iterable[Message], now_ms: int) -> list[int]:
 
 
 async def _ahead_by_rule(unfired: Mapping[int, tuple[Schedule, int]], now_ms: int) -> list[int]:
-    """Return those that fire earlier than their dues, and those whose rules take long to ask."""
+    """Return the places whose rules fire before their dues, or take too long to compute."""
     asked = dict[int, bool]()
 
     def ask() -> None:
@@ -146,7 +146,7 @@ async def _ahead_by_rule(unfired: Mapping[int, tuple[Schedule, int]], now_ms: in
             try:
                 first_ms = schedule.times.after(now_ms)
             except Exception:
-                # Whoever takes it when it is due says what is wrong with it.
+                # Its taker will bury it with the reason.
                 first_ms = None
             asked[at] = first_ms is not None and first_ms - AHEAD_MS < due_ms - SETBACK_MS
 
@@ -157,7 +157,7 @@ async def _ahead_by_rule(unfired: Mapping[int, tuple[Schedule, int]], now_ms: in
 
 
 def _active(message: Message) -> Schedule | None:
-    """Return the schedule that a message is, None for one that is paused or cannot be read."""
+    """Return the schedule of a message; None if it is paused or unreadable."""
     try:
         schedule = schedule_of(message)
     except InvalidSchedule:

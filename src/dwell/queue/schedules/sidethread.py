@@ -25,7 +25,7 @@ _places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakK
 
 
 class _Ended(BaseException):
-    """Nobody waits for the thread any more."""
+    """Raised in a thread whose result nobody waits for."""
 
 
 class _SideThread(Future[T]):

@@ -38,7 +38,7 @@ class Times:
 
 
 class Plan(NamedTuple):
-    """What a schedule is to do now: the moments to put, up to where it has fired then, what next.
+    """The work of a schedule now: moments to put, the last fired moment after that, the next one.
 
     ``since_ms`` is up to where it had fired. ``fired_ms`` is None when nothing was due; ``next_ms``
     is None at the end of the schedule. ``passed`` are the first moments since then, put or not.

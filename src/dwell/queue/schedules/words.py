@@ -1,4 +1,4 @@
-"""Words of schedules: what callers say, as a schedule keeps it."""
+"""Words of schedules: reads the options of callers into the fields of a schedule."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
@@ -62,7 +62,7 @@ def _days(value: object, now_ms: int) -> tuple[str, ...]:
     return found
 
 
-#: For each word the field of a schedule, and what reads it.
+#: For each option its field in a schedule, and the function that reads it.
 _READERS: dict[str, tuple[str, Callable[[Any, int], object]]] = {
     "topic": ("topic", lambda value, _: values.topic(value)),
     "body": ("body", lambda value, _: values.body(value)),
@@ -86,23 +86,23 @@ _READERS: dict[str, tuple[str, Callable[[Any, int], object]]] = {
     "ttl": ("ttl_ms", lambda value, _: values.positive_ms(value, "ttl")),
 }
 _RULES = {"cron", "every", "rrule"}
-#: These have no default that None could stand for.
+#: Options without a default, for which None is invalid.
 _NEEDED = {"topic", "body"}
 
 
 def made(
     name: str, topic: str, body: object, words: Mapping[str, object], now_ms: int, app: str = ""
 ) -> Schedule:
-    """Return the schedule that some words describe; raises InvalidInput."""
+    """Return the schedule for options; raises InvalidInput."""
     name = values.topic(name, "name")
     new = Schedule(name=name, topic=values.topic(topic), body=values.body(body), app=app)
     return changed(new, words, now_ms)
 
 
 def changed(old: Schedule, words: Mapping[str, object], now_ms: int) -> Schedule:
-    """Return a schedule with the words changed that are given; raises InvalidInput.
+    """Return a schedule with the given options changed; raises InvalidInput.
 
-    None gives a word its default back. A rule takes the place of the one before.
+    None restores the default of an option. A new rule replaces the old rule.
     """
     if unknown := sorted(words.keys() - _READERS.keys() - {"dialect"}):
         raise InvalidInput(f"schedule: got {unknown[0]!r}, expected {', '.join(_READERS)}")
@@ -117,7 +117,7 @@ def changed(old: Schedule, words: Mapping[str, object], now_ms: int) -> Schedule
         fields[field] = getattr(plain, field) if is_default else read(value, now_ms)
     new = replace(old, **fields)
     if "zone" in words and new.zone == "UTC" and new.rrule is not None:
-        # The default gives way to the zone of the text, also of one that was there before.
+        # The zone in a recurrence's text, new or old, takes precedence over the default.
         new = replace(new, zone=stated_zone(new.rrule) or "UTC")
     new.check()
     return new
