@@ -1,13 +1,13 @@
-"""Garbage: how often a process that is Dwell's own looks for cycles of objects."""
+"""Garbage: how often the processes of Dwell's commands collect cycles of objects."""
 
 import gc
 
 
 def collect_seldom(after: int = 10_000) -> None:
-    """Look for cycles when so many more objects are there, and not through what is there by now.
+    """Collect cycles after ``after`` new objects, and leave out the objects that exist now.
 
-    Requests and records leave hardly any, and the 700 that Python waits for by itself are those of
-    a few of them.
+    Requests and records leave hardly any cycles, and a few of them make the 700 objects after which
+    Python collects by default.
     """
     gc.freeze()
     gc.set_threshold(after)

@@ -1,4 +1,4 @@
-"""What a relay or a worker tells those who watch it: ``/metrics``, ``/healthz`` and ``/readyz``."""
+"""The HTTP status of a relay or a worker: ``/metrics``, ``/healthz`` and ``/readyz``."""
 
 from collections.abc import Callable
 
@@ -11,9 +11,9 @@ from dwell.urls import host_and_port
 
 
 class Status:
-    """A small server beside what it tells of: ``numbers``, and whether that ``is_ready``.
+    """A small HTTP server for the ``numbers`` of a process and whether it ``is_ready``.
 
-    Raises InvalidUrl for an address that is none.
+    Raises InvalidUrl for an invalid address.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Status:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listen; raises InvalidUrl where that cannot be."""
+        """Listen; raises InvalidUrl if the address cannot be bound."""
         app = web.Application(client_max_size=1024)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", _healthy)
@@ -43,7 +43,7 @@ class Status:
             ) from None
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -1,7 +1,7 @@
-"""Tasks of an event loop that do not end with it when a program cancels all that run there.
+"""Tasks that keep running when a program cancels all tasks of the event loop.
 
-asyncio.run does that at its end, and some programs do it before: what others wait for must come to
-its end all the same, and what serves others must go on for those that stay.
+asyncio.run does so at its end, and some programs do it earlier. Work that others wait for must
+still complete, and work that serves others must continue for them.
 """
 
 import asyncio
@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: How soon work that somebody cancelled is begun anew: a loop that ends has ended by then.
+#: How soon cancelled work is started again. An event loop that ends has ended by then.
 _AGAIN_S = 0.1
 
 
 class WholeTask(asyncio.Task[T]):
-    """Work that has an end and must not be cut in half: other tasks cannot cancel it.
+    """Work that must run to its end: other tasks cannot cancel it.
 
-    What it has set itself can, as time limits do: they call from no task, in a loop that runs.
+    Its own time limits can, since they cancel it outside of any task, in a running loop.
     """
 
     def cancel(self, msg: Any = None) -> bool:
-        """Cancel it when no other task asks for that; tell whether it was."""
+        """Cancel the task unless another task asks for that; return whether it was cancelled."""
         loop = self.get_loop()
         if not loop.is_running() or asyncio.current_task(loop) not in (None, self):
             return False
@@ -29,19 +29,19 @@ class WholeTask(asyncio.Task[T]):
 
 
 def whole(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Begin work that is done as a whole; needs a running event loop."""
+    """Start work that must run to its end; needs a running event loop."""
     loop = asyncio.get_running_loop()
-    # A loop that makes tasks of its own kind is to know all of them.
+    # A loop with its own kind of tasks must know all tasks.
     return WholeTask(work, loop=loop) if loop.get_task_factory() is None else loop.create_task(work)
 
 
 def end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task that :func:`whole` has begun, as only who has begun it may."""
+    """Cancel a task that :func:`whole` has started; only its starter may do this."""
     asyncio.Task.cancel(task)
 
 
 async def finished(task: asyncio.Task[T], on_cancel: Callable[[], object] | None = None) -> T:
-    """Return what a task returns; to be cancelled meanwhile, however often, is raised then."""
+    """Return the result of a task; a cancellation of the caller is raised after its end."""
     was_cancelled = False
     while not task.done():
         try:
@@ -56,7 +56,7 @@ async def finished(task: asyncio.Task[T], on_cancel: Callable[[], object] | None
 
 
 class Standing:
-    """Work without an end of its own: it is begun anew until it is stopped, whoever cancels it."""
+    """Endless work: it starts again after each cancellation, until it is stopped."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._work = work
@@ -64,25 +64,25 @@ class Standing:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; needs a running event loop."""
+        """Start the work; needs a running event loop."""
         self._is_stopped = False
         self._begin()
 
     async def stop(self) -> None:
-        """Cancel it for good, and return when it has ended."""
+        """Cancel the work for good, and wait for its end."""
         self._is_stopped = True
         while self._task is not None and not self._task.done():
-            # A connection that is being made can answer a cancellation with a time-out.
+            # A connection attempt may turn a cancellation into a time-out.
             self._task.cancel()
             await asyncio.wait([self._task], timeout=_AGAIN_S)
 
     async def ended(self) -> None:
-        """Return when it has ended by itself, as somebody has told it to; it is not begun anew."""
+        """Wait for the work to end by itself after a request to do so; it does not start again."""
         self._is_stopped = True
         await self.wait(None)
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Return when it has ended, by itself or for now, or when the time is over."""
+        """Wait for the end of the work, or of its present run, for at most ``timeout_s``."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=timeout_s)
 

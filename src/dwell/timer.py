@@ -1,7 +1,7 @@
-"""A timer inside one process: functions that run later, once or again and again.
+"""A timer inside one process: functions that run later, once or repeatedly.
 
-It does what a timing wheel or a scheduled thread pool does, over the store in memory. For what has
-to survive the process, put a message into a queue and let a worker handle it.
+It does what a timing wheel or a scheduled thread pool does, over the store in memory. Work that
+must survive the process belongs in a message of a queue, which a worker handles.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _inside: contextvars.ContextVar[tuple["Timer", ...]] = contextvars.ContextVar("i
 
 
 class _SpanClock:
-    """The time that no step of the wall clock moves, as the clock of a store."""
+    """A clock for a store that steps of the wall clock do not change."""
 
     def __init__(self, clock: Clock) -> None:
         self.now_ms = self.least_ms = self.monotonic_ms = clock.monotonic_ms
@@ -59,7 +59,7 @@ class _SpanClock:
 
 
 class _Wheel:
-    """The calls of one clock: a queue in memory, and what begins those that are due."""
+    """The calls of one clock: a queue in memory, and a task that starts the due calls."""
 
     def __init__(self, clock: Clock, begin: Callable[[Sequence[str]], None]) -> None:
         self.clock = clock
@@ -76,18 +76,18 @@ class _Wheel:
         self._standing.start()
 
     async def stop(self) -> None:
-        """Begin nothing more."""
+        """Start no further calls."""
         await self._standing.stop()
 
     async def close(self) -> None:
         await self._queue.close()
 
     async def apply(self, inbox: "list[Call]") -> None:
-        """Tell the queue what was planned and what was cancelled since the last time."""
+        """Put and cancel the calls that were planned and cancelled since the last time."""
         new = [call for call in inbox if call._phase is _Phase.WAITING]
         for part in slices(new, MAX_BATCH_MESSAGES):
             due_ms = np.array([call._due_ms for call in part], dtype=np.int64)
-            # A clock that was set back would put the farthest out of reach, and refuse all of them.
+            # After a setback of the clock, the farthest due would be refused, with all others.
             due_ms = due_ms.clip(max=self.clock.now_ms() + MAX_DELAY_MS)
             await self._queue.put_many(
                 _TOPIC, [b""] * len(part), ids=[call._id for call in part], due=due_ms
@@ -99,13 +99,13 @@ class _Wheel:
     async def _serve(self) -> None:
         while True:
             try:
-                # Wait for what is due next, and begin all of it.
+                # Wait for the next due calls, and start all of them.
                 due = await self._queue.take(_TOPIC, 1000, wait=_WAIT)
-                # What has begun is not begun again, should the ack be cut off.
+                # A started call must not start again if the ack is cancelled.
                 self._begin(due.ids)
                 await self._queue.ack(due)
             except Exception:
-                # Whatever it was, the calls that are due later must not be lost with it.
+                # An error must not lose the calls that are due later.
                 _log.exception("the timer could not learn what is due")
                 await self.clock.sleep(_BACKOFF_MS)
 
@@ -155,7 +155,7 @@ class Call:
         return self._timer._cancel(self)
 
     def __repr__(self) -> str:
-        # What is shown of a function must not be what it says of itself, which can fail.
+        # The repr of a function may fail, so it is not used here.
         name = getattr(self._function, "__qualname__", None)
         named = name if isinstance(name, str) else type(self._function).__qualname__
         return f"<Call of {named} due {self.due_ms} {self._phase.name.lower()}>"
@@ -175,7 +175,7 @@ class Timer:
     def __init__(self, *, threads: int = 4, clock: Clock | None = None) -> None:
         self._clock = clock or RealClock()
         self._threads = values.limit(threads, "threads")
-        # A signal can come upon the thread that holds it, and its handler plan a call.
+        # A signal may interrupt the thread that has the lock, and its handler may plan a call.
         self._lock = threading.RLock()
         self._ids = map(str, itertools.count(1))
         self._calls: dict[str, Call] = {}
@@ -252,7 +252,7 @@ class Timer:
         await finished(whole(self._end_all()))
 
     async def _end_all(self) -> None:
-        """Let nothing new begin, and wait for the functions that run."""
+        """Start nothing more, and wait for the running functions."""
         with self._lock:
             self._loop = None
             for wheel in self._wheels:
@@ -284,13 +284,13 @@ class Timer:
             else:
                 self._threaded.add(self._pool.submit(self._run_plain, call))
         except Exception:
-            # What is due with it begins all the same, and so does its own next run.
+            # Other due calls must start anyway, and so must its own next run.
             _log.exception("%r could not begin", call)
             if self._may_start(call):
                 self._end(call)
 
     async def _run(self, call: Call, work: Awaitable[Any] | None = None) -> None:
-        """Run a coroutine function, or await what a plain one has returned."""
+        """Run a coroutine function, or await the result of a plain function."""
         if work is None and not self._may_start(call):
             return
         _inside.set((*_inside.get(), self))
@@ -319,7 +319,7 @@ class Timer:
             elif inspect.isgenerator(answer) or inspect.isasyncgen(answer):
                 _log.error("%r returned %r, of which nothing has run", call, answer)
         except BaseException:
-            # A thread of the pool is nobody's to end, and those that are due next need it.
+            # A function must not end a thread of the pool, which other calls need.
             _log.exception("%r failed", call)
         finally:
             end_child(pid)
@@ -338,14 +338,14 @@ class Timer:
         return task
 
     def _ended(self, call: Call, id_: str, task: "asyncio.Task[None]") -> None:
-        """End a run whose task was cancelled before it did anything: that has not done so."""
+        """End a run whose task was cancelled before it started, as no other code has done so."""
         if not task.cancelled() or call._id != id_:
             return
         if call._phase is _Phase.RUNNING or self._may_start(call):
             self._end(call)
 
     def _may_start(self, call: Call) -> bool:
-        """Let a call run, unless it was cancelled or the timer closed while it waited to begin."""
+        """Return whether a call may start: it was not cancelled, and the timer is open."""
         with self._lock:
             if call._phase is not _Phase.WAITING or call._id not in self._calls:
                 return False
@@ -354,7 +354,7 @@ class Timer:
             return True
 
     def _end(self, call: Call) -> None:
-        """Plan the next run of a recurring call: the first of its rate that is still to come."""
+        """Plan the next run of a recurring call: the first future moment of its rate."""
         with self._lock:
             if call._phase is _Phase.OVER or not call._interval_ms or self._loop is None:
                 call._phase = _Phase.OVER
@@ -407,7 +407,7 @@ class Timer:
         return call
 
     def _tell(self, call: Call) -> None:
-        """Let the event loop learn about a call; one message carries all of one moment."""
+        """Tell the event loop of a call; one message carries all calls of a moment."""
         assert self._loop is not None
         wheel = call._wheel
         if not wheel.is_told:
@@ -431,7 +431,7 @@ def _bound(function: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[...
 
 
 def _check(function: Callable[..., Any]) -> None:
-    """Refuse what no call of which would run anything; raises InvalidInput."""
+    """Raise InvalidInput for objects that cannot be called, and for generator functions."""
     if not callable(function) or is_generator(function):
         kind = "a generator" if callable(function) else "what cannot be called"
         raise InvalidInput(f"function: got {function!r:.80}, {kind}, expected a function")

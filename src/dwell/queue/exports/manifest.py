@@ -1,6 +1,6 @@
-"""The manifest of an export: what belongs to it, how many messages of which state, and whose.
+"""The manifest of an export: its files, its messages by state, and its store.
 
-``_manifest.json`` is written last, so that a folder either is a whole export or is none.
+``_manifest.json`` is written last, so that a folder without it is not an export.
 
 Rule for changes: FORMAT grows by one with every change of the columns, of the files or of the
 manifest that an older version would misread. An export of a newer format is refused.
@@ -32,7 +32,7 @@ _MANIFEST_BYTES = 256 * 1024 * 1024
 
 
 class Counts(msgspec.Struct):
-    """How many messages of a topic were in each state."""
+    """The number of a topic's messages by state."""
 
     delayed: int = 0
     ready: int = 0
@@ -41,7 +41,7 @@ class Counts(msgspec.Struct):
 
     @property
     def total(self) -> int:
-        """How many messages there were."""
+        """The number of messages in all states."""
         return self.delayed + self.ready + self.leased + self.dead
 
 
@@ -78,17 +78,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """How many messages the export has."""
+        """The number of messages of the export."""
         return sum(file.rows for file in self.files)
 
 
 def file_name(number: int) -> str:
-    """Return the name of a file of messages, by its place in the export."""
+    """Return the name of the file of messages with a number."""
     return f"messages-{number:05}.parquet"
 
 
 def written(manifest: Manifest) -> bytes:
-    """Return a manifest as ``_manifest.json`` holds it."""
+    """Return the content of ``_manifest.json``."""
     whole = msgspec.structs.replace(manifest, crc=_crc_of(manifest))
     return msgspec.json.format(msgspec.json.encode(whole), indent=1)
 
@@ -98,7 +98,7 @@ def _crc_of(manifest: Manifest) -> int:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Make a folder a whole export, durably."""
+    """Write the manifest durably, which completes the export."""
     new = folder / f"{MANIFEST}.new"
     with open(new, "xb") as file:
         file.write(written(manifest))
@@ -120,7 +120,7 @@ def sync_folder(folder: Path) -> None:
         os.close(number)
 
 
-#: What becomes of a manifest that is none: any JSON, nested however deeply.
+#: The errors of reading JSON that is not a manifest, also of deeply nested JSON.
 _UNREADABLE = (
     msgspec.MsgspecError,
     LookupError,

@@ -1,8 +1,8 @@
 """The names of tubes as topics, and the tubes that are paused.
 
 A topic may not hold the characters ``+ / ; $ ( )``, which a tube may: they become ``:`` and two
-hexadecimal digits. No tube's name holds ``:``, so no two tubes are one topic, and a topic whose
-name has other uses for it is no tube.
+hexadecimal digits. No tube's name has a ``:``, so two tubes never share a topic. A topic whose name
+has another ``:`` is not a tube.
 """
 
 import re
@@ -16,7 +16,7 @@ DEFAULT_TUBE = "default"
 
 #: How many topics may be paused at a time.
 _MOST_PAUSES = 10_000
-#: From how many noted tubes on it is looked which of them are still there.
+#: The number of noted tubes from which on deleted tubes are removed.
 _MOST_NOTED = 10_000
 
 _FOREIGN = re.compile(r"[+/;$()]")
@@ -25,14 +25,14 @@ _ESCAPED = re.compile(r":(2B|2F|3B|24|28|29)")
 
 @lru_cache(maxsize=10_000)
 def topic_of(tube: str) -> str | None:
-    """Return the topic that holds a tube's jobs; None when its name would be too long."""
+    """Return the topic of a tube's jobs; None if its name would be too long."""
     topic = _FOREIGN.sub(lambda found: f":{ord(found[0]):02X}", tube)
     return topic if len(topic) <= MAX_TOPIC_CHARS else None
 
 
 @lru_cache(maxsize=10_000)
 def tube_of(topic: str) -> str:
-    """Return the tube whose jobs a topic holds, or the topic as it is when there is none."""
+    """Return the tube of a topic, or the topic's name if it has no tube."""
     tube = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), topic)
     return tube if is_tube(topic) else topic
 
@@ -43,9 +43,9 @@ def is_tube(topic: str) -> bool:
 
 
 class TubeOrder:
-    """The order in which tubes came to be, of those that this port has heard of.
+    """The order in which the tubes that this port knows were made.
 
-    ``chosen`` are those that connections use or watch now.
+    ``chosen`` are the tubes that connections use or watch now.
     """
 
     def __init__(self, chosen: Iterable[str]) -> None:
@@ -61,8 +61,8 @@ class TubeOrder:
         self._noted[tube] = None
 
     def ordered(self, tubes: Mapping[str, str]) -> dict[str, str]:
-        """Return all tubes that there are in order, with what they are mapped to."""
-        # Those that are noted keep their places.
+        """Return the existing tubes in order, with their values."""
+        # Noted tubes keep their places.
         found = {tube: tubes[tube] for tube in self._noted if tube in tubes} | dict(tubes)
         self._note_only(found)
         return found
@@ -74,9 +74,9 @@ class TubeOrder:
 
 
 class Pauses:
-    """The topics that give nothing for a time, to those that come by this protocol.
+    """The topics that are paused for callers of this protocol.
 
-    The time is a span, so a wall clock that is set makes it neither longer nor shorter.
+    A pause is a span, so setting the wall clock makes it neither longer nor shorter.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Pauses:
         self._delays_s: dict[str, int] = {}
 
     def pause(self, topic: str, delay_s: int) -> bool:
-        """Let a topic give nothing for some seconds; tell whether there was room to note it."""
+        """Pause a topic for some seconds; return False if too many topics are paused."""
         if len(self._ends_ms) >= _MOST_PAUSES and topic not in self._ends_ms:
             self.active(list(self._ends_ms))
             if len(self._ends_ms) >= _MOST_PAUSES:
@@ -94,7 +94,7 @@ class Pauses:
         return True
 
     def active(self, topics: Iterable[str]) -> tuple[tuple[str, ...], int | None]:
-        """Return the topics that are not paused, and in how many ms the first other one is not."""
+        """Return the topics that are not paused, and in how many ms the next pause ends."""
         if not self._ends_ms:
             return tuple(topics), None
         left = {topic: self.left_ms(topic) for topic in topics}

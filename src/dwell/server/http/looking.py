@@ -1,4 +1,4 @@
-"""Looking: lists, events, counts, and the settings of topics."""
+"""Endpoints that read: lists, events, counts, and the settings of topics."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ from dwell.server.http.schemas.requests import (
 )
 from dwell.wire.columns import columns_of_events, columns_of_sweep
 
-#: What an event takes at most, nearly always: two names and some numbers.
+#: The size of nearly every event at most: two names and some numbers.
 _EVENT_BYTES = 1024
 
 
@@ -76,7 +76,7 @@ def _header_of(text: str | None) -> dict[str, str]:
 
 
 async def sweep(call: Call) -> Answer:
-    """Give the messages of a range of places, in no order: each that stays is given once."""
+    """Return the messages of a range of places, in no order: each that stays comes once."""
     ask = call.body(SweepRequest)
     call.allow(ask.topics or None)
     wanted = Wanted(
@@ -100,7 +100,7 @@ async def sweep(call: Call) -> Answer:
 
 
 async def events(call: Call) -> Answer:
-    """Return what happened, in order, from a position on."""
+    """Return events in order, from a position on."""
     ask = call.query(EventsQuery)
     await call.reserve_answer(ask.limit * _EVENT_BYTES)
     page = await call.queue.events(ask.position, ask.limit)
@@ -124,10 +124,10 @@ async def events(call: Call) -> Answer:
 
 
 async def stats(call: Call) -> Answer:
-    """Return how many messages are in which state, and how often what has happened.
+    """Return the number of messages by state, and the totals of events by kind.
 
-    Topics come in the order of their names; where the answer has a ``next`` there are more. They
-    are those that the caller may see, and the totals are there for whoever may see all.
+    Topics are in the order of their names; if the answer has a ``next``, more follow. Only topics
+    that the caller may see are listed; the totals need the right to see all topics.
     """
     found = await call.queue.stats()
     counts, following = await _counts(call, found)
@@ -136,16 +136,16 @@ async def stats(call: Call) -> Answer:
 
 
 async def topics(call: Call) -> Answer:
-    """List the topics, and how many messages of each are in which state.
+    """List topics with their numbers of messages by state.
 
-    They come in the order of their names; where the answer has a ``next`` there are more after it.
-    They are those that the caller may see.
+    Topics are in the order of their names; if the answer has a ``next``, more follow. Only topics
+    that the caller may see are listed.
     """
     return call.answer(TopicsAnswer(*await _counts(call, await call.queue.stats())))
 
 
 async def _counts(call: Call, found: Stats) -> tuple[dict[str, Counts], str | None]:
-    """Return the counts of as many topics as an answer holds, and where the next one begins."""
+    """Return the counts of as many topics as fit into an answer, and where the next one begins."""
     prefixes, after = call.prefixes(), call.query(TopicsQuery).after
     seen = (name for name in found.topics if name.startswith(prefixes))
     names, following = await names_after(seen, after)
@@ -157,13 +157,13 @@ def _count(topic: TopicStats) -> Counts:
 
 
 async def sizes(call: Call) -> Answer:
-    """Return how many messages of a topic are in which state, for each shard of the store."""
+    """Return the number of a topic's messages by state, for each shard of the store."""
     shards = await call.queue.sizes(call.allowed_topic())
     return call.answer(SizesAnswer(list(map(_count, shards))))
 
 
 async def settings(call: Call) -> Answer:
-    """Return what holds for a topic's messages that do not say otherwise."""
+    """Return the settings of a topic: the defaults of its messages."""
     return call.answer(await call.queue.settings(call.allowed_topic()))
 
 
@@ -173,7 +173,7 @@ async def configure(call: Call) -> Answer:
 
 
 async def replace_settings(call: Call) -> Answer:
-    """Set all of a topic's settings, to the usual values where nothing is said; return them."""
+    """Replace all settings of a topic; omitted settings get their defaults. Return them."""
     everything = {**msgspec.structs.asdict(TopicSettings()), **_settings(call)}
     return await _configured(call, everything)
 

@@ -1,4 +1,4 @@
-"""Receipts: those that the job protocol keeps at hand, so that a finish needs no search."""
+"""Receipts of popped messages in memory, so that a finish of the job protocol needs no search."""
 
 import sys
 from collections import OrderedDict
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from dwell.message import Message
 
-#: How much memory they may take: that of some thousands, or of fewer where ids are long.
+#: The memory that receipts may take: some thousands, or fewer if ids are long.
 MOST_BYTES = 4 * 1024 * 1024
-#: What one takes beside its texts.
+#: The memory of a receipt in addition to its texts.
 _ONE_BYTES = 256
 
 
 class Popped(NamedTuple):
-    """The topic and the receipt of a message that was popped, and when its lease ends."""
+    """The topic and the receipt of a popped message, and the end of its lease."""
 
     topic: str
     receipt: str
@@ -21,9 +21,10 @@ class Popped(NamedTuple):
 
 
 class Receipts:
-    """By id, what was popped last; the oldest are forgotten for want of room or at the lease's end.
+    """The receipts of the last popped messages, by id.
 
-    One that is not here any more is searched in the store.
+    The oldest are dropped when the room is full, and all at the end of their leases. The store is
+    searched for a dropped receipt.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Receipts:
         return self._kept[id_]
 
     def add(self, message: Message, now_ms: int) -> None:
-        """Keep the receipt of a message that was popped."""
+        """Keep the receipt of a popped message."""
         if message.id in self._kept:
             self.pop(message.id)
         popped = Popped(message.topic, message.receipt or "", message.lease_until_ms)
@@ -53,13 +54,13 @@ class Receipts:
             self.pop(oldest)
 
     def pop(self, id_: str) -> Popped:
-        """Forget one and return it."""
+        """Remove a receipt and return it."""
         popped = self._kept.pop(id_)
         self._size_bytes -= _size_of(id_, popped)
         return popped
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all receipts."""
         self._kept.clear()
         self._size_bytes = 0
 

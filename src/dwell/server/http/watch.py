@@ -1,4 +1,4 @@
-"""Watching: what the board shows, as server-sent events, sent anew when it has changed."""
+"""Watching: the data of the console as server-sent events, sent again after each change."""
 
 import asyncio
 import secrets
@@ -19,7 +19,7 @@ from dwell.server.http.schemas.board import WatchRequest
 from dwell.server.http.waits import Stream
 from dwell.wire.problems import problem_of
 
-#: How often it is looked whether there is anything new, and how long a stream is silent at most.
+#: How often to look for changes, and how long a stream may be silent.
 _LOOK_S = 0.4
 _SILENCE_S = 15.0
 #: How many may watch at a time.
@@ -31,29 +31,29 @@ _Told: TypeAlias = tuple[str, Raw]
 
 
 async def watch(call: Call) -> Answer:
-    """Send what is asked for as server-sent events: at once, and whenever it has changed.
+    """Send the requested views as server-sent events: at once, and after each change.
 
-    Each is an event of the name that it was asked for by, with the data of the endpoint that
-    answers it once. It ends when the caller has no right to it any more.
+    An event has the name of its view, and the data that the view's own endpoint returns. The stream
+    ends when the caller loses the right to a view.
     """
     views = _views(call, call.body(WatchRequest))
     board = call.service.board
     if board.watchers >= MOST_WATCHERS:
         raise ServerBusy(f"{board.watchers} streams are watched, at most {MOST_WATCHERS} may")
     call.check_waiting(len(call.waits) + len(call.waits.streams))
-    # Refused here, while there is an answer to say so; counted for as long as the stream runs.
+    # Refuse here, before the answer begins; the stream counts as long as it runs.
     with call.watching(MOST_WATCHERS), call.stream():
         pass
     answer = Answer(b"", "text/event-stream; charset=utf-8")
     answer.headers["cache-control"] = "no-store"
-    # nginx would keep what is sent until it has a buffer full of it.
+    # Otherwise nginx keeps events until its buffer is full.
     answer.headers["x-accel-buffering"] = "no"
     answer.parts = counted(call, _events(call, views))
     return answer
 
 
 def _views(call: Call, ask: WatchRequest) -> _Views:
-    """Return what finds out each thing that is asked for; refuses who may not see it."""
+    """Return a function for each requested view; raises Forbidden without the right to it."""
     views: _Views = {}
     board, overview, load = call.service.board, ask.overview, ask.load
     if overview is not None:
@@ -86,7 +86,7 @@ async def _events(call: Call, views: _Views) -> AsyncGenerator[bytes]:
 
 
 async def _changes(call: Call, views: _Views) -> AsyncIterator[bytes]:
-    # Kept as the board has it, which is the same for many streams; the event is a copy.
+    # Kept as the object of the board, which many streams share; the event is a copy.
     loop, sent, latest_s = asyncio.get_running_loop(), dict[str, _Told](), 0.0
 
     def check() -> None:
@@ -105,7 +105,7 @@ async def _changes(call: Call, views: _Views) -> AsyncIterator[bytes]:
 
 
 async def _told(kind: str, find: Callable[[], Awaitable[object]]) -> _Told:
-    """Return what there is to see now, or why it cannot be seen; raises AccessDenied."""
+    """Return the present data of a view, or its error; raises AccessDenied."""
     try:
         found = await find()
     except AccessDenied:

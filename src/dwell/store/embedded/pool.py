@@ -1,4 +1,4 @@
-"""A pool: columns whose rows are allocated, freed, and allocated again."""
+"""A pool: columns whose rows are allocated, freed and reused."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -26,11 +26,11 @@ class Pool(Columns):
 
     @property
     def used(self) -> int:
-        """How many rows are allocated."""
+        """The number of allocated rows."""
         return self.top - len(self._free)
 
     def next_free(self, count: int) -> Rows:
-        """Return the rows that :meth:`allocate` would give: the last freed rows, then new rows."""
+        """Return the rows that :meth:`allocate` would return: the last freed, then new ones."""
         reused = min(count, len(self._free))
         old = self._free.last(reused)
         if reused == count:
@@ -39,7 +39,7 @@ class Pool(Columns):
         return np.concatenate([old, new]) if reused else new
 
     def prepare(self, count: int) -> None:
-        """Make room for as many rows; raises DiskFull, OSError or MemoryError, changing nothing."""
+        """Make room for ``count`` rows, or change nothing: DiskFull, OSError or MemoryError."""
         self.reserve(self.top + max(count - len(self._free), 0))
 
     def allocate(self, count: int) -> Rows:
@@ -75,13 +75,13 @@ class Pool(Columns):
         return np.concatenate(found) if found else np.zeros(0, np.intp)
 
     def rows_in_parts(self, test: Callable[[slice], np.ndarray], step: int) -> Iterator[Rows]:
-        """Yield the rows for which ``test(part)`` is true, those of ``step`` rows at a time."""
+        """Yield the rows for which ``test(part)`` is true, for parts of ``step`` rows."""
         return (np.flatnonzero(test(part)) + part.start for part in self.parts(step))
 
     def parts(self, step: int, *, groups: int = 1) -> Iterator[slice]:
-        """Yield the rows that there are now, ``step`` at a time.
+        """Yield the present rows in parts of ``step``.
 
-        The first ``groups`` of the columns that lie together are read ahead for each part.
+        The first ``groups`` of adjacent columns are read ahead for each part.
         """
         for at in range(0, self.top, step):
             part = slice(at, min(at + step, self.top))

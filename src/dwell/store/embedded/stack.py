@@ -1,4 +1,4 @@
-"""A stack of numbers: those that were pushed last come off first."""
+"""A stack of numbers: the last pushed numbers are removed first."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _ITEM_BYTES = 4
 
 
 class Stack:
-    """The numbers, in an area once they are many. A push never lacks room on the disk."""
+    """The numbers, in an area if there are many. A push never fails for lack of disk space."""
 
     def __init__(self, scratch: Scratch | None, most: int) -> None:
         self._scratch, self._most = scratch, most
@@ -34,7 +34,7 @@ class Stack:
         return self._numbers[: self._count]
 
     def last(self, count: int) -> U32:
-        """Return the last numbers, which stay."""
+        """Return the last numbers without removing them."""
         return self._numbers[self._count - count : self._count]
 
     def drop(self, count: int) -> None:
@@ -60,7 +60,7 @@ class Stack:
         self._numbers = grown
 
     def _in_area(self, needed: int) -> U32 | None:
-        """Return the numbers with more room behind them, None where an area has no room."""
+        """Return the numbers with more room behind them, or None if an area has no room."""
         scratch = self._scratch
         if scratch is None or not scratch.least_rows < needed <= self._most:
             return None

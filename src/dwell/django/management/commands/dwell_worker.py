@@ -18,7 +18,7 @@ from dwell.worker import Worker
 
 
 class Command(BaseCommand):
-    """Runs the tasks of a backend; SIGTERM and Ctrl-C let it end what it has begun."""
+    """Runs the tasks of a backend; after SIGTERM or Ctrl-C it completes running tasks and ends."""
 
     help = "Runs tasks that were enqueued with dwell.django.DwellBackend."
 
