@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from croniter import croniter
 from redis import Redis
-from rq import Callback, Queue, Repeat, SimpleWorker
+from rq import Callback, Queue, RateLimit, Repeat, SimpleWorker
 from rq.cron import CronScheduler
 from rq.job import Job
 from rq.registry import FailedJobRegistry, ScheduledJobRegistry
@@ -43,6 +43,13 @@ def main(url: str, verb: str, count: str = "10") -> None:
     elif verb == "callbacks":
         calls = {"on_success": Callback(print), "on_failure": Callback(print, timeout=7)}
         orders.enqueue(print, 1, job_id="calls", failure_ttl=77, **calls)
+    elif verb == "limited":
+        limit = RateLimit("customer", int(count))
+        for number in range(5):
+            mails.enqueue(print, number, job_id=f"mail-{number}", rate_limit=limit)
+            orders.enqueue(print, number, job_id=f"order-{number}", rate_limit=limit)
+        due = datetime(2099, 1, 1, tzinfo=UTC)
+        mails.enqueue_at(due, print, 9, job_id="later", rate_limit=limit)
     elif verb == "soon":
         mails.enqueue_in(timedelta(seconds=2), print, 1, job_id="soon")
     elif verb == "work":

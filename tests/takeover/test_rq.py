@@ -12,6 +12,7 @@ import dwell
 from dwell.errors import InvalidUrl, ServerUnreachable
 from dwell.message import State
 from dwell.takeover.process import run
+from tests.takeover.sources import contents
 from tools.rooms import ROOT
 
 RQ = ROOT / ".brokers/tasks/bin/python"
@@ -61,7 +62,10 @@ def test_what_cannot_be_a_message_stays_and_holds_up_nothing(url, tmp_path):
     rq(url, "odd")
     rq(url, "fill", "3")
     report = moved(tmp_path, url)
-    assert (report.moved, report.refused, report.held_back) == (7, 0, 3)
+    assert (report.moved, report.refused, report.held_back) == (7, 0, 5)
+    reasons = ["they repeat", "others wait for them", "they wait for other jobs of RQ"]
+    reasons += ["RQ has forgotten them, and only their ids are there"]
+    assert [report.by_reason[reason] for reason in reasons] == [1, 1, 1, 1]
     assert report.balances
     assert not report.is_whole
     assert {one for one in rq(url, "ids") if one} == {"large", "repeats", "first", "gone"}
@@ -258,11 +262,92 @@ def test_a_list_that_is_pushed_and_popped_while_jobs_are_put(
     assert engine.ask("LLEN", "rq:queue:orders") == 5_001
 
 
-def test_a_job_that_is_twice_in_a_list_moves_once(engine, url, tmp_path):
+def test_jobs_that_a_rate_limit_holds_back_move_too(engine, url, tmp_path):
+    rq(url, "limited", "2")
+    before = contents(url)
+    told = moved(tmp_path, url, dry_run=True)
+    assert (told.found.delayed, told.found.ready) == (1, 10)
+    assert contents(url) == before
+    report = moved(tmp_path, url)
+    assert (report.moved, report.elsewhere, report.left.here) == (11, 0, 0)
+    assert report.is_whole
+    for what in ("allowed", "rate_limited"):
+        assert engine.ask("ZCARD", f"rq:rl:customer:{what}") == 0
+    with dwell.open(tmp_path) as queue:
+        for word in ("mail", "order"):
+            # The topic follows the order of RQ.
+            taken = [m.id for m in queue.take(f"{word}s", 10)]
+            assert taken == [f"{word}-{number}" for number in range(5)]
+        headers = queue.get("mails", "later").headers
+    assert (headers["rq-rate-limit-key"], headers["rq-rate-limit-concurrency"]) == ("customer", "2")
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_the_slot_of_a_job_that_moved_goes_to_one_that_stays(engine, url, tmp_path, runs):
+    rq(url, "limited", "1")
+    if runs:
+        engine.ask("ZADD", "rq:executions:mail-0", 4_070_908_800, "one")
+    report = moved(tmp_path, f"{url}?queue=mails")
+    assert (report.found.here, report.moved, report.left.here) == (6, 6, 0)
+    assert report.is_whole
+    let_through = [] if runs else ["order-0"]
+    assert engine.ask("LRANGE", "rq:queue:orders", 0, -1) == let_through
+    allowed = engine.ask("ZRANGE", "rq:rl:customer:allowed", 0, -1)
+    assert allowed == (["mail-0"] if runs else let_through)
+    if not runs:
+        rq(url, "work")
+    assert moved(tmp_path, url).moved == (5 if runs else 0)
+
+
+def test_jobs_that_wait_for_others_are_counted(engine, url, tmp_path):
+    rq(url, "fill", "1")
+    engine.ask("ZADD", "rq:deferred:mails", 1, "child")
+    told = moved(tmp_path, url, dry_run=True)
+    assert (told.found.delayed, told.found.ready) == (2, 1)
+    report = moved(tmp_path, url)
+    assert (report.moved, report.left.delayed, report.is_whole) == (2, 1, False)
+    assert report.by_reason == {"they wait for other jobs of RQ": 1}
+
+
+def test_jobs_between_two_states_are_counted_and_moved_if_they_wait(engine, url, tmp_path):
+    rq(url, "fill", "3")
+    for number, key in enumerate(("rq:ready:orders", "rq:queue:orders:intermediate")):
+        engine.ask("LREM", "rq:queue:orders", 1, f"now-{number}")
+        engine.ask(*(("RPUSH", key) if number else ("ZADD", key, 17)), f"now-{number}")
+    report = moved(tmp_path, url)
+    assert (report.found.ready, report.found.leased) == (2, 1)
+    assert (report.moved, report.left.here, report.left.leased) == (5, 1, 1)
+    with dwell.open(tmp_path) as queue:
+        assert {m.id for m in everything(queue, "orders")} == {"now-0", "now-2"}
+
+
+def test_a_job_that_is_more_than_once_in_its_list_stays(engine, url, tmp_path, monkeypatch):
+    from dwell.takeover import rq as place
+
+    monkeypatch.setattr(place, "_AT_ONCE", 3)
+    rq(url, "fill", "10")
+    engine.ask("LPUSH", "rq:queue:orders", "now-7")
+    report = moved(tmp_path, f"{url}?queue=orders")
+    assert (report.moved, report.elsewhere, report.left.ready) == (9, 0, 2)
+    assert list(report.by_reason.values()) == [1]
+    assert engine.ask("LRANGE", "rq:queue:orders", 0, -1) == ["now-7", "now-7"]
+    assert engine.ask("EXISTS", "rq:job:now-7")
+
+
+def test_a_job_that_comes_to_its_list_again_meanwhile_moves_once(
+    engine, url, tmp_path, monkeypatch
+):
+    from dwell.takeover import rq as place
+
+    async def _doubles(self, key):
+        return set()
+
     rq(url, "fill", "3")
     engine.ask("RPUSH", "rq:queue:orders", "now-1")
+    monkeypatch.setattr(place.RqPlace, "_doubles", _doubles)
     report = moved(tmp_path, f"{url}?queue=orders")
     assert (report.moved, report.elsewhere, report.left.ready) == (3, 1, 1)
+    assert (report.held_back, report.is_whole) == (1, False)
     assert engine.ask("LRANGE", "rq:queue:orders", 0, -1) == ["now-1"]
 
 

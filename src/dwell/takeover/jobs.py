@@ -172,6 +172,10 @@ class JobsPlace(ABC):
         """Return when the other system moves a job of a set, None if it does not."""
         return None
 
+    async def parts_now(self) -> list[Part]:
+        """Return the parts to look through, the first of them last."""
+        return self._parts[:]
+
     async def kept(self) -> Mapping[str, int]:
         """Return how many jobs stay, by reason, beside those that were read."""
         return {}
@@ -191,7 +195,7 @@ class JobsPlace(ABC):
                 if not await self._client.exists(*keys):
                     shown_ = ", ".join(found[:_SHOWN]) or "none"
                     raise InvalidUrl(f"queue: got {name!r:.80}, and the queues there are {shown_}")
-        self._round = self._parts[:]
+            self._round = await self.parts_now()
 
     def topic_of(self, queue: str) -> str:
         """Return the topic of a queue; raises InvalidUrl for a name that is none."""
@@ -218,7 +222,7 @@ class JobsPlace(ABC):
             if not self._is_again:
                 return None
             # The next round has jobs that came, or fell due, in this one.
-            self._is_again, self._round = False, self._parts[:]
+            self._is_again, self._round = False, await self.parts_now()
             self._stay.clear()
             return ()
 

@@ -10,8 +10,8 @@ _CHUNK = 50
 _FAR, _NOWHERE = 3, -1
 
 #: The function ``removed`` in Lua: removes values that were read from a list, and returns for each
-#: 1 if it is removed, 2 if ``may(at)`` is false or, with ``once``, if it is there twice, and 0 if
-#: it is there no longer.
+#: 1 if it is removed, 2 if ``may(at)`` is false, and 0 if it is there no longer or, with ``once``,
+#: if the same value was removed before it.
 #:
 #: ``sign`` is 1 where places count from the first value, and -1 from the last; ``start`` is the
 #: place of the read. Values are found around it, overwritten, and removed in one pass, as an LREM
@@ -54,14 +54,14 @@ local function removed(key, sign, start, values, once, may)
   local is_far, places = start == {_NOWHERE}, {{}}
   start = math.min(start, size)
   if not is_far then places = places_of(key, sign, start, size, values) end
-  local function is_free(at) return not (once and taken[values[at]]) and may(at) end
+  local function is_taken(at) return once and taken[values[at]] end
   -- A Redis without free memory allows LSET only after another write.
   redis.call('LTRIM', key, 0, -1)
   for at, value in ipairs(values) do
     local place = table.remove(places[value] or {{}})
     if place then
-      results[at] = 2
-      if is_free(at) then
+      results[at] = is_taken(at) and 0 or 2
+      if not is_taken(at) and may(at) then
         redis.call('LSET', key, place, mark)
         results[at], taken[value], count = 1, true, count + 1
       end
@@ -72,7 +72,9 @@ local function removed(key, sign, start, values, once, may)
   end
   for at, value in ipairs(values) do
     if not results[at] then
-      if not is_free(at) then
+      if is_taken(at) then
+        results[at] = 0
+      elseif not may(at) then
         results[at] = 2
       elseif is_far then
         results[at] = redis.call('LREM', key, sign, value)
