@@ -1,5 +1,6 @@
 """What waits in a queue of RabbitMQ moves into a queue of Dwell's."""
 
+import asyncio
 import json
 import time
 
@@ -7,8 +8,10 @@ import pytest
 
 import dwell
 from dwell.batch.stats import TopicStats
+from dwell.clock import RealClock
 from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable
+from dwell.takeover.broker import RabbitMQPlace
 from dwell.takeover.process import run
 from tests.relay.conftest import queues, rabbitmq_hosts, redis_url  # noqa: F401 - fixtures
 from tests.waiting import until
@@ -57,28 +60,100 @@ def test_what_is_no_message_is_a_dead_letter(queues, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("store", ["folder", "redis"])
-def test_properties_too_large_for_a_message_make_a_dead_letter(
+def test_what_no_message_can_hold_stays(
     store,
     queues,  # noqa: F811
     redis_url,  # noqa: F811
     tmp_path,
 ):
-    """Its body is worth more than its properties; the messages beside it are moved whole."""
+    """A part of it would be no copy; the messages around it are moved whole."""
     mine = queues()
-    bodies = [b"%d" % at for at in range(6)]
     large = {"trace": [{"n": at} for at in range(6_000)]}
-    mine.say_all([(body, large if body == b"3" else {"n": "v"}) for body in bodies])
+    mine.say_all([(b"%d" % at, {"n": "v"}) for at in range(3)])
+    mine.say_all([(b"x" * 2_000_000, {"n": "v"}), (b"large", large), (b"bad", {"x-delay": [1]})])
+    mine.say_all([(b"%d" % at, {"n": "v"}) for at in range(3, 6)])
     new = str(tmp_path) if store == "folder" else f"{redis_url}?prefix=large"
-    report = run(new, mine.source, into="jobs", tell=lambda report: None)
-    assert (report.moved, report.put["dead"]) == (6, 1)
-    assert report.balances
+    for report in (run(new, mine.source, into="jobs", tell=lambda report: None) for _ in range(2)):
+        assert (report.held_back + report.refused, report.left.ready) == (3, 3)
+        assert report.balances
+        assert not report.is_whole
+    assert (report.moved, report.put["dead"]) == (0, 0)
     with dwell.open(new) as queue:
         whole = queue.take("jobs", 10)
-        assert sorted(whole.bodies) == [b"0", b"1", b"2", b"4", b"5"]
+        assert sorted(whole.bodies) == [b"%d" % at for at in range(6)]
         assert all(m.headers["n"] == "v" for m in whole)
-        (letter,) = queue.take("takeover-dead", 10)
-    assert letter.body == b"3"
-    assert "expected" in letter.headers["dwell-reason"]
+        assert not queue.take("takeover-dead", 10)
+    assert sorted(len(one.body) for one in mine.read(mine.came, 3)) == [3, 5, 2_000_000]
+
+
+def test_more_that_stay_than_are_prefetched_hold_up_nothing(queues, tmp_path):  # noqa: F811
+    mine = queues()
+    large = b"x" * (dwell.message.MAX_BODY_BYTES + 1)
+    mine.say_all([*[(large, None)] * 9, (b"1", None)])
+    report = moved(tmp_path, f"{mine.source}&prefetch=2")
+    assert (report.moved, report.held_back, report.left.ready) == (1, 9, 9)
+
+
+@pytest.mark.parametrize("on_full", ["drop", "refuse"])
+def test_what_a_full_topic_does_not_take_stays(on_full, queues, tmp_path):  # noqa: F811
+    mine = queues()
+    with dwell.open(tmp_path) as queue:
+        for topic in ("jobs", "takeover-dead"):
+            queue.configure(topic, max_pending=1, on_full=on_full)
+    mine.say_all([(b"1", None), (b"2", None)] + [(b"3", {"dwell-delay": "soon"})] * 2)
+    report = moved(tmp_path, mine.source, into="jobs")
+    assert (report.moved, report.put["dead"]) == (2, 1)
+    assert (report.refused, report.left.ready) == (2, 2)
+    assert report.balances
+
+
+@pytest.mark.parametrize("name", ["message_id", "dwell-id"])
+@pytest.mark.parametrize("what", ["good", "bad"])
+def test_another_message_of_an_id_stays(name, what, queues, tmp_path):  # noqa: F811
+    mine = queues()
+    headers = {"dwell-delay": "soon"} if what == "bad" else {}
+    for body in (b"first", b"second", b"first"):
+        if name == "message_id":
+            mine.say(body, headers, message_id="one")
+        else:
+            mine.say(body, {**headers, "dwell-id": "one"})
+    report = moved(tmp_path, f"{mine.source}&id=message_id", into="jobs")
+    if (name, what) == ("dwell-id", "bad"):
+        # A refused message has not got the id that it names.
+        assert (report.moved, report.others) == (3, 0)
+        return
+    assert (report.moved, report.others, report.left.ready) == (2, 1, 1)
+    assert report.balances
+    (left,) = mine.read(mine.came, 1)
+    assert left.body == b"second"
+
+
+def test_what_a_killed_takeover_had_put_is_recognised(queues, tmp_path):  # noqa: F811
+    """Each delivery has another count, and the death of an expired message another time."""
+    mine = queues(**{"x-queue-type": "quorum"})
+    source = f"{mine.source}&id=message_id"
+    for at in range(3):
+        mine.say(b"%d" % at, {"n": "v", "x-delay": 3_600_000 * (at % 2)}, message_id=f"m{at}")
+    mine.say(b"3", {"n": "v"}, message_id="m3", expiration="3600000")
+    mine.say(b"4", {"dwell-delay": "soon"}, message_id="m4")
+
+    async def die():
+        queue = dwell.Queue(dwell.handle.store_at(str(tmp_path), RealClock(), {}))
+        async with queue:
+            place = RabbitMQPlace(source, queue)
+            await place.open()
+            count = 0
+            while count < 5:
+                for load in await place.lend(100):
+                    await queue.put_puts(load.puts)
+                    count += len(load.puts)
+            await place.close()
+
+    asyncio.run(die())
+    time.sleep(1.1)
+    report = moved(tmp_path, source)
+    assert (report.moved, report.put["kept"], report.put["dead"]) == (5, 4, 1)
+    assert (report.others, report.left.ready) == (0, 0)
 
 
 def test_a_queue_or_a_broker_that_is_not_there_is_told(queues, tmp_path):  # noqa: F811
@@ -106,6 +181,13 @@ def test_what_was_delivered_before_is_told(queues, tmp_path):  # noqa: F811
     assert (report.moved, report.again) == (10, 4)
 
 
+def test_what_stays_is_not_told_as_delivered_before(queues, tmp_path):  # noqa: F811
+    mine = queues()
+    mine.say(b"x" * 2_000_000)
+    reports = [moved(tmp_path, mine.source) for _ in range(2)]
+    assert [(one.held_back, one.again) for one in reports] == [(1, 0)] * 2
+
+
 def test_a_stream_is_refused(queues, tmp_path):  # noqa: F811
     mine = queues()
     mine.declare(stream := f"{mine.name}-stream", **{"x-queue-type": "stream"})
@@ -119,7 +201,7 @@ def test_what_cancels_another_comes_to_nothing_and_ends_nothing(queues, tmp_path
     mine.say_all([(b"", {"dwell-cancel": "one"})] * 2)
     mine.say(b"2")
     report = moved(tmp_path, mine.source)
-    assert (report.moved, report.put["cancelled"]) == (2, 1)
+    assert (report.moved, report.gone) == (2, 2)
     assert report.balances
     assert report.is_whole
     with dwell.open(tmp_path) as queue:

@@ -31,20 +31,8 @@ class DeadLetters:
         self.topic = topic
 
     def letter(self, record: Record, reason: str) -> Record:
-        """Return the letter for a record: the record, the reason, and its origin."""
-        said = [
-            (REASON_HEADER, reason[:_MOST_REASON].encode("utf-8", "backslashreplace")),
-            (FROM, record.origin.encode("utf-8", "backslashreplace")),
-        ]
-        headers = [*record.headers, *said]
-        return Record(
-            self.topic,
-            short_id(record.id),
-            record.body,
-            record.key,
-            headers,
-            properties=record.properties,
-        )
+        """Return the letter for a record."""
+        return letter_of(record, self.topic, reason)
 
     async def send(self, dead: Sequence[tuple[Record, str]]) -> list[Record]:
         """Send letters of records; return the records whose letters cannot be kept now.
@@ -102,6 +90,22 @@ class DeadLetters:
     def _note(self, count: int, reason: str) -> None:
         if self._tally.is_news(_WHO, reason):
             _log.warning("%d dead letters wait: %s", count, reason)
+
+
+def letter_of(record: Record, topic: str, reason: str) -> Record:
+    """Return the letter for a record: the record, the reason, and its origin."""
+    said = [
+        (REASON_HEADER, reason[:_MOST_REASON].encode("utf-8", "backslashreplace")),
+        (FROM, record.origin.encode("utf-8", "backslashreplace")),
+    ]
+    return Record(
+        topic,
+        short_id(record.id),
+        record.body,
+        record.key,
+        [*record.headers, *said],
+        properties=record.properties,
+    )
 
 
 def _whole(letter: Record) -> Record:

@@ -20,7 +20,8 @@ TO = "dwell-to"
 #: The record's source and place there, if its id does not contain them.
 FROM = "dwell-from"
 _RAW = "dwell-raw"
-_PROPERTIES = "dwell-properties"
+#: What only brokers of one kind know, in Base64.
+PROPERTIES = "dwell-properties"
 
 #: The prefix of headers for a relay itself; these are not sent on.
 OURS = "dwell-"
@@ -35,7 +36,7 @@ def extra_of(record: Record, target: str | None) -> bytes:
     if record.origin not in ("", record.id):
         headers[FROM] = record.origin
     if record.properties:
-        headers[_PROPERTIES] = b64encode(record.properties).decode()
+        headers[PROPERTIES] = b64encode(record.properties).decode()
     key = _text(record.key, MAX_KEY_BYTES)
     is_plain = record.body is not None and (key is not None or record.key is None)
     if not record.headers and is_plain:
@@ -70,10 +71,10 @@ def _record_of(body: bytes, data: bytes, to: str) -> Record:
             data = b64decode(said[_RAW], validate=True)
             record.key, record.headers, has_no_body = _decoder.decode(data)
             record.body = None if has_no_body else body
-        if _PROPERTIES in said:
-            record.properties = b64decode(said[_PROPERTIES], validate=True)
+        if PROPERTIES in said:
+            record.properties = b64decode(said[PROPERTIES], validate=True)
     except (ValueError, msgspec.MsgspecError) as error:
-        record.broken = f"{_RAW}, {_PROPERTIES}: expected what a relay writes there ({error})"
+        record.broken = f"{_RAW}, {PROPERTIES}: expected what a relay writes there ({error})"
     return record
 
 

@@ -203,7 +203,7 @@ class Intake:
     async def _put(self, topic: str, held: Sequence[Held]) -> list[Held]:
         """Put records; return those without room in the topic."""
         left: list[Held] = []
-        for part in _chunks(held):
+        for part in chunks_of(held):
             left += part if left else await self._put_part(topic, part)
         who = f"topic {topic}"
         if not left:
@@ -217,7 +217,7 @@ class Intake:
     async def _put_part(self, topic: str, held: Sequence[Held]) -> Sequence[Held]:
         """Put records in order while there is room; return the others."""
         try:
-            answer = await self._queue.put_puts(_puts(topic, held))
+            answer = await self._queue.put_puts(puts_of(topic, held))
         except TopicFull:
             half = len(held) // 2
             if not half:
@@ -268,7 +268,7 @@ def _source(topic: str) -> str:
     return topic.rpartition("-")[0]
 
 
-def _chunks(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
+def chunks_of(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
     """Split records into batches of a size that a queue accepts."""
     ends = list(accumulate([len(one.record.body or b"") for one in held]))
     if ends[-1] <= _MOST_BYTES and len(held) <= MAX_BATCH_MESSAGES:
@@ -282,7 +282,7 @@ def _chunks(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
     yield held[first:]
 
 
-def _puts(topic: str, held: Sequence[Held]) -> Puts:
+def puts_of(topic: str, held: Sequence[Held]) -> Puts:
     """Return records as a batch; raises InvalidId for an id that is too long, as of a place."""
     ids = [one.record.id.encode() for one in held]
     if too_long := next((id_ for id_ in ids if len(id_) > MAX_ID_BYTES), None):

@@ -26,6 +26,8 @@ from dwell.relay.envelope import OURS, TO
 from dwell.relay.record import Headers, Record
 
 CANCEL = "dwell-cancel"
+#: When a record is due, whenever it is read.
+DUE = "dwell-due-ms"
 #: The id of the record at the place that a cancel may mean, as its source writes it.
 CANCEL_PLACE = "dwell-cancel-place"
 ID = "dwell-id"
@@ -220,7 +222,7 @@ def _by_plugin(text: str, from_ms: int, _now_ms: int, name: str) -> int:
 
 
 _BY_HEADER = {
-    "dwell-due-ms": _by_due,
+    DUE: _by_due,
     "dwell-delay": _by_delay,
     "dwell-delay-level": _by_level,
     "x-delay": _by_plugin,

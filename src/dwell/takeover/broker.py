@@ -1,98 +1,224 @@
-"""A queue of RabbitMQ that is emptied: a relay without a sink, which ends when it is empty.
+"""A queue of RabbitMQ as a source: read as a relay reads it, each message acked when it is put.
 
-RabbitMQ does not count arrivals and departures; they are derived from the difference between the
-counts at the start and at the end.
+A message that stays is not acked, so RabbitMQ puts it back at its place when the takeover ends.
+RabbitMQ does not count arrivals and departures; they are derived from its counts.
 """
 
 import asyncio
-from collections.abc import Callable
+import time
+from base64 import b64decode
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from dwell.errors import InvalidInput, InvalidUrl
-from dwell.given import values
+import msgspec
+
+from dwell.errors import InvalidInput
+from dwell.message import MAX_BODY_BYTES, REASON_HEADER, Result, TopicSettings
 from dwell.queue import Queue
-from dwell.relay.house import QueueSink
+from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.dead import letter_of
+from dwell.relay.envelope import FROM, PROPERTIES, extra_of
+from dwell.relay.intake import chunks_of, puts_of
+from dwell.relay.rabbitmq import properties
 from dwell.relay.rabbitmq.source import RabbitMQSource
-from dwell.relay.relay import Plan, Relay
-from dwell.relay.rules import Rules
-from dwell.relay.tally import Tally
-from dwell.takeover.contract import Counts
-from dwell.takeover.takeover import Report
+from dwell.relay.record import Record
+from dwell.relay.rules import DUE, Cancelled, Held, Rules
+from dwell.takeover.contract import Counts, Load, Stayed, Totals, topic_for
 
-_LOOK_S = 0.3
+#: Where the messages go that no rule can read.
+_DEAD = "takeover-dead"
+#: How long nothing may come of what waits, or the broker be away.
+_PATIENCE_S = 10.0
+#: How often the queue is found empty before the end: a delivery may be on its way.
+_LOOKS = 2
+#: How long RabbitMQ may take to put back what was not acked.
+_BACK_S, _AGAIN_S = 3.0, 0.1
+_STUCK = "RabbitMQ does not deliver them here"
 
 
-class Drain:
-    """Moves the waiting messages of a RabbitMQ queue to its topic, or ``into`` another.
+class _Read(NamedTuple):
+    """A message that was read; ``is_exact`` tells that its due is the same each time."""
 
-    A message without a delay is due at once; an invalid message becomes a dead letter, in the topic
-    ``dead`` of the queue.
+    one: Held | Cancelled
+    is_exact: bool = False
+    is_dead: bool = False
+
+
+class RabbitMQPlace:
+    """The waiting messages of a queue; they go to the topic of its name, or ``into`` another.
+
+    A message without a delay is due at once. One that no rule can read becomes a dead letter, and
+    stays if the letter cannot have all of it.
     """
 
-    def __init__(
-        self, url: str, queue: Queue, tell: Callable[[Report], None], into: str | None = None
-    ) -> None:
+    def __init__(self, url: str, queue: Queue, into: str | None = None) -> None:
         self._source = RabbitMQSource(url)
-        rules = Rules(to=into or _topic_of(self._source.queue), default_delay_ms=0, is_named=False)
-        letters = QueueSink(queue)
-        plan = Plan(dead="takeover-dead")
-        self._relay = Relay(queue, plan, rules, source=self._source, sink=None, letters=letters)
-        self._tell = tell
-        self._stopping = asyncio.Event()
-        self.report = Report()
+        to = topic_for("queue", self._source.queue, into)
+        self._rules = Rules(to=to, default_delay_ms=0, is_named=False)
+        self._queue = queue
+        self._read = deque[_Read]()
+        self._stay = Counter[str]()
+        self._examples: dict[str, str] = {}
+        self._totals = Totals()
+        self._came_s = time.monotonic()
+        self._looks = 0
 
-    def stop(self) -> None:
-        """Stop moving; work in progress is finished."""
-        self._stopping.set()
+    async def open(self) -> None:
+        """Do nothing: the first read connects."""
 
-    async def run(self, *, dry_run: bool = False) -> Report:
-        """Move until nothing waits; raises DwellError. With ``dry_run`` only count."""
-        self.report.found = Counts(ready=await self._source.count())
-        if dry_run:
-            await self._source.close()
-            return self.report
-        running = asyncio.ensure_future(self._relay.run(self._stopping))
-        try:
-            await self._until_empty(running)
-        finally:
-            self._stopping.set()
-            await running
-        await self._close_books()
-        return self.report
+    async def counts(self) -> Counts:
+        """Return the counts, after it has put back what was not acked: RabbitMQ counts only that.
 
-    async def _until_empty(self, running: "asyncio.Future[None]") -> None:
-        """Return when nothing came between two looks, and everything before is held."""
-        before = -1
-        while not running.done() and not self._stopping.is_set():
-            tally = self._relay.tally
-            self._note(tally)
-            if tally.read == before and not tally.trouble and not await self._source.count():
-                # Not the moved messages: a message that cancels another is itself not put.
-                self.report.is_whole = tally.read == tally.settled
-                if self.report.is_whole:
-                    return
-            before = tally.read
-            await asyncio.wait([running], timeout=_LOOK_S)
-
-    def _note(self, tally: Tally) -> None:
-        self.report.put.clear()
-        self.report.put.update(tally.held)
-        self.report.put["dead"] = tally.dead.total()
-        self.report.again = self._source.again
-        self._tell(self.report)
-
-    async def _close_books(self) -> None:
-        self._note(self._relay.tally)
-        assert self.report.found is not None
-        left = await self._source.count()
+        Raises BrokerUnreachable.
+        """
+        back, until_s = self._source.unacked, time.monotonic() + _BACK_S
         await self._source.close()
-        drift = left + self.report.moved - self.report.found.ready
-        self.report.left = Counts(
-            ready=left, came=max(drift, 0), gone=self.report.moved + max(-drift, 0)
-        )
+        while (ready := await self._source.count()) < back and time.monotonic() < until_s:
+            await asyncio.sleep(_AGAIN_S)
+        return self._totals.counts(0, ready, 0, 0)
+
+    async def settings(self) -> dict[str, TopicSettings]:
+        """Return nothing: the settings of such a queue are not those of a topic."""
+        return {}
+
+    async def lend(self, limit: int) -> Sequence[Load] | None:
+        """Read the next messages, and do the cancels among them, each after what came before it.
+
+        Raises BrokerUnreachable if the broker is away for long.
+        """
+        try:
+            if not self._read:
+                await self._read_more(limit)
+            if not self._read:
+                return await self._end()
+        except BrokerUnreachable:
+            if time.monotonic() - self._came_s > _PATIENCE_S:
+                raise
+            return ()
+        self._came_s, self._looks = time.monotonic(), 0
+        while self._read and isinstance(self._read[0].one, Cancelled):
+            await self._cancel(self._step())
+        return self._loads(self._step())
+
+    async def _end(self) -> Sequence[Load] | None:
+        """Return None if nothing waits, or nothing comes of it any more."""
+        waiting = await self._source.count()
+        if waiting and time.monotonic() - self._came_s > _PATIENCE_S:
+            self._stay[_STUCK] += waiting
+            return None
+        self._looks = 0 if waiting else self._looks + 1
+        return None if self._looks >= _LOOKS else ()
+
+    async def _read_more(self, limit: int) -> None:
+        now_ms, stay = self._queue.clock.now_ms(), []
+        for record in await self._source.read(limit):
+            self._came_s, self._looks = time.monotonic(), 0
+            try:
+                self._read.append(self._read_one(record, now_ms))
+            except InvalidInput as error:
+                # One text for each field, as the texts of errors have values.
+                reason = str(error)
+                self._stay[self._examples.setdefault(reason.partition(":")[0], reason)] += 1
+                stay.append(record)
+        await self._source.leave(stay)
+
+    def _read_one(self, record: Record, now_ms: int) -> _Read:
+        """Return what to do with a message; raises InvalidInput for one that stays."""
+        if record.broken:
+            # Only its body could be read.
+            raise InvalidInput(record.broken)
+        if len(record.body or b"") > MAX_BODY_BYTES:
+            size = len(record.body or b"")
+            raise InvalidInput(f"body: got {size} bytes, expected at most {MAX_BODY_BYTES}")
+        is_exact = any(name == DUE for name, _ in record.headers)
+        try:
+            return _Read(self._rules.read(record, now_ms), is_exact)
+        except InvalidInput as error:
+            reason = str(error)
+        except Exception as error:
+            # No message, whatever its content, may block the others.
+            reason = f"message: cannot be read: {type(error).__name__}: {error}"
+        letter = letter_of(record, _DEAD, reason)
+        letter.place = record.place
+        return _Read(Held(letter, _DEAD, now_ms, extra_of(letter, None)), is_dead=True)
+
+    def _step(self) -> list[_Read]:
+        """Return the next messages that are all put, or all cancel others."""
+        step = list[_Read]()
+        while self._read and (not step or type(self._read[0].one) is type(step[0].one)):
+            step.append(self._read.popleft())
+        return step
+
+    async def _cancel(self, step: Sequence[_Read]) -> None:
+        topics = dict[str, dict[str, str]]()
+        for one in (read.one for read in step if isinstance(read.one, Cancelled)):
+            topics.setdefault(one.target, {})[one.id] = one.or_id
+        for topic, ids in topics.items():
+            told = await self._queue.cancel(topic, list(ids))
+            unknown = [
+                other
+                for other, result in zip(ids.values(), told, strict=True)
+                if other and result is Result.UNKNOWN
+            ]
+            if unknown:
+                await self._queue.cancel(topic, unknown)
+        await self._ack([read.one.record for read in step])
+
+    def _loads(self, step: Sequence[_Read]) -> list[Load]:
+        groups = dict[tuple[str, bool, bool], list[Held]]()
+        for one, is_exact, is_dead in step:
+            assert isinstance(one, Held)
+            groups.setdefault((one.target, is_exact, is_dead), []).append(one)
+        return [
+            self._load(topic, part, is_exact=is_exact, is_dead=is_dead)
+            for (topic, is_exact, is_dead), held in groups.items()
+            for part in chunks_of(held)
+        ]
+
+    def _load(self, topic: str, held: Sequence[Held], *, is_exact: bool, is_dead: bool) -> Load:
+        records = [one.record for one in held]
+        again = [at for at, record in enumerate(records) if self._source.may_be_twice(record)]
+        puts = puts_of(topic, held)
+        return Load(puts, records, is_exact, _lasting, is_dead=is_dead, again=again)
+
+    async def _ack(self, records: Sequence[Record]) -> int:
+        """Ack messages of the present connection; return how many."""
+        mine = [one for one in records if self._source.has(one)]
+        await self._source.done(mine)
+        self._totals.let_go(len(mine))
+        return len(mine)
+
+    async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
+        """Ack messages; those of an earlier connection are delivered again, to anybody."""
+        return Stayed(len(places) - await self._ack([load.place[at] for at in places]))
+
+    async def leave(self, load: Load, places: Sequence[int]) -> None:
+        """Leave messages unacked."""
+        await self._source.leave([load.place[at] for at in places])
+
+    async def take_back(self, load: Load, places: Sequence[int]) -> None:
+        """Do nothing: what is not acked goes back when the connection ends."""
+
+    async def held_back(self) -> Mapping[str, int]:
+        """Return how many messages stay, by reason."""
+        return self._stay
+
+    async def close(self) -> None:
+        """Disconnect, which returns what is not acked."""
+        await self._source.close()
 
 
-def _topic_of(queue: str) -> str:
+def _lasting(headers: Mapping[str, str]) -> object:
+    """Return what of the headers of a message is the same each time it is read."""
+    rest = {name: value for name, value in headers.items() if name != REASON_HEADER}
     try:
-        return values.topic(queue)
-    except InvalidInput as error:
-        raise InvalidUrl(f"queue {queue!r:.80}: needs --into, as {error}") from None
+        found = properties.read(b64decode(rest.get(PROPERTIES, ""), validate=True))
+    except (msgspec.MsgspecError, ValueError):
+        return rest
+    if found is None:
+        return rest
+    # The place of a message is its queue and its id.
+    queue = rest.pop(FROM, "").removesuffix(found.message_id)
+    del rest[PROPERTIES]
+    return rest, queue, properties.lasting(found)

@@ -1,6 +1,6 @@
 """The methods that a takeover needs of a place."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dwell.batch.puts import Puts
@@ -61,12 +61,17 @@ class Totals:
 class Load(NamedTuple):
     """Messages that a place has lent, and the data to let them go.
 
-    With ``is_exact`` their dues are the same each time they are lent.
+    With ``is_exact`` their dues are the same each time they are lent, and so is what ``lasting``
+    returns of their headers. With ``is_dead`` they are dead letters of what is no message.
+    ``again`` has the places of those that were given out before, without an id that shows it.
     """
 
     puts: Puts
     place: Any
     is_exact: bool = True
+    lasting: Callable[[Mapping[str, str]], object] = dict
+    is_dead: bool = False
+    again: Collection[int] = ()
 
 
 class Stayed(NamedTuple):

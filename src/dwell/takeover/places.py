@@ -59,7 +59,7 @@ async def mover_from(
     elif scheme == "beanstalk":
         yield Takeover(BeanstalkPlace(url, queue.clock, into), queue, tell)
     elif scheme in ("amqp", "amqps"):
-        yield _drain(url, queue, tell, into)
+        yield Takeover(_rabbitmq(url, queue, into), queue, tell)
     elif scheme in _REDIS:
         yield Takeover(_in_redis(url, queue, into), queue, tell)
     elif scheme in _IN_POSTGRES:
@@ -79,14 +79,14 @@ async def mover_from(
             yield Takeover(HousePlace(there, topics, into), queue, tell)
 
 
-def _drain(url: str, queue: Queue, tell: Callable[[Report], None], into: str | None) -> Mover:
+def _rabbitmq(url: str, queue: Queue, into: str | None) -> Place:
     try:
-        from dwell.takeover.broker import Drain
+        from dwell.takeover.broker import RabbitMQPlace
     except ImportError as error:
         raise InvalidUrl(
             f"url: {shown(url)!r:.80} needs pip install 'dwell[rabbitmq]': {error}"
         ) from None
-    return Drain(url, queue, tell, into)
+    return RabbitMQPlace(url, queue, into)
 
 
 def _procrastinate(url: str, queue: Queue, into: str | None) -> Place:

@@ -156,7 +156,8 @@ class Takeover:
         self.report.refused += len(refused)
         stay = [*others, *refused]
         for result, count in counts_of(np.delete(results, stay)).items():
-            self.report.put[str(result)] += count
+            self.report.put["dead" if load.is_dead else str(result)] += count
+        self.report.again += len({*load.again}.difference(stay))
         if stay:
             await self._place.leave(load, stay)
         is_put = np.isin(results, _MOVED)
@@ -245,5 +246,5 @@ def _is_same(load: Load, at: int, found: Message) -> bool:
     puts = load.puts
     extra = decode_extra(puts.extras[at] if puts.extras else b"")
     is_its_due = not load.is_exact or found.due_ms == int(puts.due_ms[at])
-    said = (bytes(puts.bodies[at]), extra.key, extra.headers)
-    return is_its_due and said == (found.body, found.key, found.headers)
+    said = (bytes(puts.bodies[at]), extra.key, load.lasting(extra.headers))
+    return is_its_due and said == (found.body, found.key, load.lasting(found.headers))

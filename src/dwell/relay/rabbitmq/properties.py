@@ -21,6 +21,7 @@ PERSISTENT = 2
 _OF_DELIVERY = "x-delivery-count"
 _OURS = "dwell-"
 _DELAY = "x-delay"
+_DEATH = "x-death"
 _HEADERS_FLAG = 1 << 13
 #: Headers that RabbitMQ takes for more routing keys: their queues have had the message already.
 _COPIES = ("CC", "BCC")
@@ -126,6 +127,16 @@ def read(data: bytes) -> Properties | None:
     for value in found.typed.values() if found is not None else ():
         table.check(value)
     return found
+
+
+def lasting(found: Properties) -> Properties:
+    """Return what of the properties that a record keeps is the same each time it is read.
+
+    A message without an id gets another one each time, and the entry of one that has expired has
+    the time of the reading.
+    """
+    typed = {name: value for name, value in found.typed.items() if name != _DEATH}
+    return msgspec.structs.replace(found, message_id="", typed=typed)
 
 
 def wire(found: Properties, headers: Headers) -> bytes:

@@ -65,9 +65,8 @@ class RabbitMQSource:
         #: The unacked delivery tags of this channel, in ascending order.
         self._unacked: dict[int, None] = {}
         self._is_queue = False
-        #: How many messages the broker has delivered before, without an id that shows the
-        #: repetition.
-        self.again = 0
+        #: How many messages stay unacked of the consumer that began last.
+        self._left = 0
         self._came = asyncio.Event()
 
     @property
@@ -156,12 +155,17 @@ class RabbitMQSource:
         self._unacked.clear()
         self._narrow()
         channel = await self._connection.channel()
+        await self._consume(channel)
+        return channel
+
+    async def _consume(self, channel: Any) -> None:
+        """Begin to consume; closes the connection and raises BrokerUnreachable if it cannot."""
+        self._left = 0
         generation = self._connection.generation
 
         async def came(message: Any) -> None:
             # Messages still in the old channel are delivered again on the new one.
             if generation == self._connection.generation:
-                self.again += message.delivery.redelivered and not self._address.is_by_message_id
                 self._unacked[message.delivery.delivery_tag] = None
                 self._records.append(self._read_record(message, generation))
                 self._came.set()
@@ -175,7 +179,6 @@ class RabbitMQSource:
             await self._connection.close()
             raise unreachable from None
         self._tag = told.consumer_tag
-        return channel
 
     def _narrow(self) -> None:
         """Prefetch fewer messages if none of the last connection's were held.
@@ -288,6 +291,30 @@ class RabbitMQSource:
                 self._deferred.append(self._read_record(message, generation, name))
                 self._had_no_room = True
         self._rested_s = time.monotonic() + _REST_S
+
+    async def leave(self, records: Sequence[Record]) -> None:
+        """Keep messages unacked and do not return them again, until the connection ends.
+
+        They use up the prefetch of their consumer, so another one begins before it is full.
+        """
+        self._had_no_room |= bool(records)
+        self._left += sum(map(self.has, records))
+        if self._connection.is_open and 2 * self._left >= self._prefetch:
+            await self._consume(await self._connection.channel())
+
+    def has(self, record: Record) -> bool:
+        """Tell whether the connection is still the one that delivered a message."""
+        return self._connection.is_open and bool(record.place[0] == self._connection.generation)
+
+    def may_be_twice(self, record: Record) -> bool:
+        """Tell whether a message was delivered before, and no id shows the repetition."""
+        message = record.place[2]
+        return bool(message.delivery.redelivered) and not self._address.is_by_message_id
+
+    @property
+    def unacked(self) -> int:
+        """How many messages the last connection got and did not ack."""
+        return len(self._unacked)
 
     def comes_again(self, record: Record) -> bool:
         """Return False: without lanes it is never called."""
