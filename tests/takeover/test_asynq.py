@@ -3,6 +3,7 @@
 import time
 
 import pytest
+import redis
 
 import dwell
 from dwell.errors import InvalidUrl
@@ -35,6 +36,17 @@ def test_what_cannot_be_a_message_stays_and_the_rest_keeps_what_asynq_knew(url, 
     }
     assert (found["empty"].body, found["empty"].max_attempts) == (b"", 1)
     assert asynq(url, "read", "fine", "large") == ["fine false true", "large true false"]
+
+
+def test_a_header_of_its_own_is_not_replaced(url, tmp_path):
+    asynq(url, "fill", "2")
+    pair = b"\x0a\x0aasynq-type\x12\x03own"
+    with redis.Redis.from_url(url) as client:
+        message = client.hget("asynq:{mails}:t:later-0", "msg")
+        client.hset("asynq:{mails}:t:later-0", "msg", message + b"\x7a\x11" + pair)
+    report = moved(tmp_path, f"asynq+{url}")
+    assert (report.moved, report.left.delayed) == (3, 1)
+    assert report.by_reason == {"they have a header asynq-type of their own": 1}
 
 
 def test_a_lock_of_uniqueness_goes_with_its_task(engine, url, tmp_path):

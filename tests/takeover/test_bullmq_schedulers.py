@@ -55,6 +55,12 @@ def test_each_runs_next_when_bullmq_would_run_it(url, nexts, tmp_path):
     assert bounded == [FIRST_MS + number * _HOUR_MS for number in range(6)]
 
 
+def test_a_job_whose_id_ends_as_the_key_of_schedulers_is_no_queue(engine, url, nexts, tmp_path):
+    engine.ask("HSET", "bull:mails:a:b:repeat", "name", "a")
+    # Nine are of mails, and one is of orders.
+    assert copied(tmp_path, f"{url}?zone=America/New_York").found == 10
+
+
 def test_a_pattern_in_another_zone_is_refused(url, nexts, tmp_path):
     found = reasons(copied(tmp_path, f"{url}?queue=mails"))
     told = found["job scheduler 'local' of mails"]
@@ -110,7 +116,7 @@ def test_what_is_no_bullmq_is_refused(engine, url, tmp_path):
     engine.ask("HSET", "bull:mails:meta", "version", "bullmq:6.1.0")
     engine.ask("SET", "bull:mails:repeat", "x")
     with pytest.raises(InvalidUrl, match="WRONGTYPE"):
-        copied(tmp_path, url)
+        copied(tmp_path, f"{url}?queue=mails")
     for odd in ("", "?queue=", "?tube=a", "?zone="):
         with pytest.raises(InvalidUrl, match=r"url: got|has no queues"):
             copied(tmp_path, f"{url.replace('127.0.0.1', '') if not odd else url}{odd}")

@@ -87,6 +87,17 @@ def test_it_is_repeated_beside_a_second_scheduler(engine, url, tmp_path):
     assert len(schedules(tmp_path)) == 3
 
 
+def test_a_job_that_is_registered_twice_runs_twice(engine, url, tmp_path):
+    job = {"func_name": "f" * 200, "queue_name": "mails", "interval": 60}
+    for name, count in (("first", 2), ("second", 3), ("third", 1)):
+        engine.ask("ZADD", "rq:cron_schedulers", "1", name)
+        engine.ask("HSET", f"rq:cron_scheduler:{name}", "cron_jobs", json.dumps([job] * count))
+    report = copied(tmp_path, url)
+    assert (report.found, report.put["created"], len(schedules(tmp_path))) == (3, 3, 3)
+    again = copied(tmp_path, url)
+    assert (again.put["kept"], again.put["created"]) == (3, 0)
+
+
 def test_jobs_that_are_odd_stop_no_other(engine, url, tmp_path):
     rq(engine.url, "cron", "first")
     plain = {"func_name": "f", "queue_name": "q", "interval": 60}

@@ -111,9 +111,9 @@ class AsynqPlace(HashesPlace):
 
 
 def _headers_of(told: dict[int, Any]) -> dict[str, str]:
-    """Return a task's own headers, and what else asynq knew."""
-    headers = {key.decode(): value.decode() for key, value in told.get(_HEADERS, ())}
-    headers["asynq-type"] = told.get(_TYPE, b"").decode()
+    """Return a task's own headers, and what else asynq knew; raises Stays if they share a name."""
+    own = {key.decode(): value.decode() for key, value in told.get(_HEADERS, ())}
+    headers = {"asynq-type": told.get(_TYPE, b"").decode()}
     if _ERROR in told:
         headers["asynq-error"] = told[_ERROR].decode(errors="replace")[:200]
     for name, number in (
@@ -123,7 +123,9 @@ def _headers_of(told: dict[int, Any]) -> dict[str, str]:
     ):
         if told.get(number):
             headers[f"asynq-{name}"] = str(told[number])
-    return headers
+    if shared := sorted(own.keys() & headers.keys()):
+        raise Stays(f"they have a header {shared[0]} of their own")
+    return {**own, **headers}
 
 
 def _fields_of(message: bytes) -> dict[int, Any]:

@@ -51,7 +51,8 @@ class BullmqSchedulers(RedisSource):
         first, last = f"{self.options['prefix']}:", ":repeat"
         names = [self.options["queue"]]
         if not names[0]:
-            keys = client.scan_iter(match=keys_between(first, last), count=1_000)
+            # A job whose id ends so has a hash of such a name.
+            keys = client.scan_iter(match=keys_between(first, last), count=1_000, _type="zset")
             names = sorted({key.decode()[len(first) : -len(last)] for key in keys})
         if not names:
             raise InvalidUrl(f"{self.where}: has no queues of BullMQ with prefix {first[:-1]!r}")

@@ -7,6 +7,7 @@ JSON.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -39,19 +40,23 @@ class RqCron(RedisSource):
 
     def read(self, client: Any) -> Iterator[Entry]:
         """Yield an entry for each job; raises InvalidUrl if no cron scheduler runs."""
-        seen, is_any = set(), False
+        seen, is_any = Counter[str](), False
         for name in client.zrange(_SCHEDULERS, 0, -1):
             data = client.hget(_SCHEDULER + name, "cron_jobs")
             if data is None:
                 # It has ended, or was killed two minutes ago.
                 continue
-            is_any = True
+            is_any, own = True, Counter[str]()
             for number, job in enumerate(_jobs(data), 1):
                 entry = self._entry(f"cron job {number} of {name.decode()!r:.80}", job)
-                # A second scheduler with the same configuration has the same jobs.
-                if entry.reason or entry.name not in seen:
-                    seen.add(entry.name)
+                if entry.reason:
                     yield entry
+                    continue
+                own[entry.name] += 1
+                # A second scheduler with the same configuration has the same jobs.
+                if own[entry.name] > seen[entry.name]:
+                    seen[entry.name] += 1
+                    yield entry._replace(name=_numbered(entry.name, own[entry.name]))
         if not is_any:
             raise InvalidUrl(f"{self.where}: has no cron scheduler of RQ that runs, expected one")
 
@@ -81,6 +86,11 @@ class RqCron(RedisSource):
         if not isinstance(job.get("interval"), int):
             raise InvalidSchedule(f"interval: got {job.get('interval')!r:.40}, expected seconds")
         return {"every": f"{job['interval']}s", "start": next_at}
+
+
+def _numbered(name: str, number: int) -> str:
+    """Return the name of a job that is registered so many times, and runs as often."""
+    return name if number == 1 else name_for("rq", f"{name.removeprefix('rq:')}-{number}")
 
 
 def _in_crontab(line: str) -> str:
