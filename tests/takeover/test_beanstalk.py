@@ -132,7 +132,8 @@ def test_a_dry_run_counts_and_moves_nothing(client, number, tmp_path):
     fill(client, count=9)
     report = moved(tmp_path, address(number), dry_run=True)
     assert (report.found.delayed, report.found.ready, report.moved) == (6, 3, 0)
-    assert client.stats_tube("orders")["cmd-delete"] == 0
+    told = client.stats()
+    assert (told["cmd-put"], told["total-jobs"], told["cmd-delete"]) == (9, 9, 0)
 
 
 def test_what_is_too_large_stays_and_stops_nothing(client, number, tmp_path):
@@ -141,8 +142,23 @@ def test_what_is_too_large_stays_and_stops_nothing(client, number, tmp_path):
     client.put(b"y" * (MAX_BODY_BYTES + 1), delay=3600)
     client.put(b"z" * MAX_BODY_BYTES)
     report = moved(tmp_path, address(number))
-    assert report.moved == 1
+    assert (report.moved, report.held_back) == (1, 2)
     assert (report.left.ready, report.left.delayed) == (1, 1)
+    assert report.balances
+    assert not report.is_whole
+
+
+def test_a_huge_job_holds_up_no_other(tmp_path):
+    size = (1 << 28) + 1
+    with beanstalkd(most_bytes=1 << 30) as number:
+        with socket.create_connection(("127.0.0.1", number)) as peer:
+            peer.sendall(b"put 1 3600 60 %d\r\n" % size)
+            for _ in range(1 << 8):
+                peer.sendall(b"x" * (1 << 20))
+            peer.sendall(b"x\r\nput 1 3600 60 1\r\ny\r\n")
+            until(lambda: b"INSERTED 2" in peer.recv(100))
+        report = moved(tmp_path, address(number))
+    assert (report.moved, report.held_back, report.left.delayed) == (1, 1, 1)
     assert report.balances
 
 
@@ -197,6 +213,28 @@ def test_what_no_beanstalkd_answers_is_told(answer, tmp_path):
         told = "no beanstalkd answers so: |it is none, as it said "
         with pytest.raises(ServerUnreachable, match=told):
             moved(tmp_path, f"beanstalk://127.0.0.1:{listener.getsockname()[1]}")
+        said.result()
+
+
+def test_the_first_answer_that_is_not_understood_is_the_cause(tmp_path):
+    """What comes after it may be the rest of it."""
+    names = [f"current-jobs-{one}" for one in ("delayed", "ready", "reserved", "buried")]
+    counts = "".join(f"{name}: 0\n" for name in (*names, "total-jobs", "cmd-delete"))
+    lists = [f"---\n{text}".encode() for text in ("id: abcd\nmax-job-size: 65535\n", counts)]
+    lists = [b"OK %d\r\n%b\r\n" % (len(one), one) for one in lists]
+    answers = [lists[0], b"WATCHING 1\r\n", lists[1], b"OK 99999999999\r\n", b"x" * 100]
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+
+        def say():
+            peer = listener.accept()[0]
+            with peer:
+                for answer in answers:
+                    peer.recv(1_000)
+                    peer.sendall(answer)
+
+        said = pool.submit(say)
+        with pytest.raises(ServerUnreachable, match="99999999999 bytes"):
+            moved(tmp_path, f"beanstalk://127.0.0.1:{listener.getsockname()[1]}?tube=a")
         said.result()
 
 

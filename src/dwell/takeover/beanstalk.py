@@ -49,8 +49,11 @@ _SOON_S = 5
 _PROBE = "dwell-takeover"
 #: The longest delay of a put, because the queue's clock may be behind this one.
 _MOST_DELAY_MS = MAX_DELAY_MS - 24 * 3_600_000
-#: No answer is larger: a server that is not beanstalkd may announce any size.
-_MOST_BYTES = 1 << 28
+#: No list and no job is larger: a server that is not beanstalkd may announce any size.
+_MOST_LIST_BYTES, _MOST_JOB_BYTES = 1 << 28, 1 << 30
+#: Larger bodies are read in pieces of this size and forgotten, as no message can have them.
+_PIECE_BYTES = 1 << 20
+_TOO_LARGE = f"body: expected at most {MAX_BODY_BYTES} bytes"
 
 
 class _Job(NamedTuple):
@@ -88,6 +91,8 @@ class BeanstalkPlace:
         self._found: list[int] = []
         self._soon: list[int] = []
         self._is_draining = False
+        self._has_begun = False
+        self._large = 0
 
     async def open(self) -> None:
         """Connect, and watch the tubes: an unused tube would lose its counts when empty."""
@@ -108,6 +113,10 @@ class BeanstalkPlace:
         for tube in self._tubes:
             self._topic_of(tube)
         await self._link.ask([f"watch {tube}" for tube in self._tubes])
+
+    async def _begin(self) -> None:
+        """Find the last number; a dry run does not come here, as this puts a job."""
+        said = _fields((await self._link.ask(["stats"]))[0])
         probe = [f"use {_PROBE}", "put 0 3600 1 0\r\n"]
         put = (await self._link.ask(probe))[1]
         self._is_draining = put == b"DRAINING"
@@ -144,6 +153,9 @@ class BeanstalkPlace:
     async def lend(self, limit: int) -> Sequence[Load] | None:
         """Reserve ready jobs, and read some others."""
         with self._link.understood():
+            if not self._has_begun:
+                await self._begin()
+                self._has_begun = True
             return await self._lend(limit)
 
     async def _lend(self, limit: int) -> Sequence[Load] | None:
@@ -218,11 +230,12 @@ class BeanstalkPlace:
                 continue
             if await self._is_given_back(job, stats):
                 continue
-            if len(body) > MAX_BODY_BYTES:
+            if int(head.split()[-1]) > MAX_BODY_BYTES:
                 large.append(job)
             else:
                 topics.setdefault(self._topic_of(job.tube), []).append((job, body))
         await self._release(large)
+        self._large += len(large)
         return [self._load(topic, pairs) for topic, pairs in topics.items()]
 
     async def _is_given_back(self, job: _Job, stats: bytes) -> bool:
@@ -271,8 +284,8 @@ class BeanstalkPlace:
         await self._link.ask([f"release {job.number} {job.priority} 0" for job in held])
 
     async def held_back(self) -> Mapping[str, int]:
-        """Return nothing: a tube holds nothing back."""
-        return {}
+        """Return how many jobs no message can hold."""
+        return {_TOO_LARGE: self._large} if self._large else {}
 
     async def close(self) -> None:
         """Disconnect: jobs still reserved become ready again."""
@@ -285,6 +298,8 @@ class _Link:
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        #: Why no further answer can be understood: the rest of one may come in its place.
+        self._end: ServerUnreachable | None = None
 
     async def open(self) -> None:
         try:
@@ -299,15 +314,16 @@ class _Link:
         The answer for a job keeps its first line. Raises ServerUnreachable.
         """
         assert self._streams is not None
+        if self._end is not None:
+            raise self._end
         reader, writer = self._streams
-        with self.understood():
-            async with asyncio.timeout(_PATIENCE_S) as patience:
+        try:
+            with self.understood():
                 writer.write("".join(f"{command}\r\n" for command in commands).encode())
-                answers = []
-                for _ in commands:
-                    answers.append(await _answer(reader))
-                    patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE_S)
-                return answers
+                return [await _answer(reader) for _ in commands]
+        except ServerUnreachable as error:
+            self._end = error
+            raise
 
     @contextlib.contextmanager
     def understood(self) -> Iterator[None]:
@@ -332,14 +348,23 @@ class _Link:
 
 
 async def _answer(reader: asyncio.StreamReader) -> bytes:
-    line = (await reader.readuntil(b"\r\n")).removesuffix(b"\r\n")
-    kind, *rest = line.split()
-    if kind not in (b"OK", b"FOUND", b"RESERVED"):
-        return line
-    if not 0 <= int(rest[-1]) <= _MOST_BYTES:
-        raise ValueError(f"{rest[-1].decode()} bytes")
-    data = (await reader.readexactly(int(rest[-1]) + 2))[:-2]
-    return data if kind == b"OK" else line + b"\r\n" + data
+    """Return an answer; of a body that is too large for a message only the line that has its size.
+
+    Raises TimeoutError if nothing comes for a while.
+    """
+    async with asyncio.timeout(_PATIENCE_S) as patience:
+        line = (await reader.readuntil(b"\r\n")).removesuffix(b"\r\n")
+        kind, *rest = line.split()
+        if kind not in (b"OK", b"FOUND", b"RESERVED"):
+            return line
+        left = int(rest[-1])
+        if not 0 <= left <= (_MOST_LIST_BYTES if kind == b"OK" else _MOST_JOB_BYTES):
+            raise ValueError(f"{rest[-1].decode()} bytes")
+        while kind != b"OK" and left > MAX_BODY_BYTES:
+            left -= len(await reader.readexactly(min(left, _PIECE_BYTES)))
+            patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE_S)
+        data = (await reader.readexactly(left + 2))[:-2]
+        return data if kind == b"OK" else line + b"\r\n" + data
 
 
 def _fields(document: bytes) -> dict[str, str]:
