@@ -3,7 +3,7 @@
 import pytest
 
 from dwell.errors import InvalidUrl
-from dwell.urls import host_and_port, shown
+from dwell.urls import host_and_port, scheme_of, shown
 
 SECRET = "s3cr3t"
 
@@ -46,3 +46,37 @@ def test_a_port_is_a_number_in_ascii(port):
     with pytest.raises(InvalidUrl, match="--http: got 'h:"):
         host_and_port(f"h:{port}", "--http")
     assert host_and_port("h:80", "--http") == ("h", 80)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h:x/0",
+        "rq+redis://h:99999/0",
+        "beanstalk://h:-1",
+        "beanstalk://[::1",
+        f"redis://:{SECRET}/x@h/0",
+        "redis+cluster://h:1,h:x",
+    ],
+)
+def test_a_host_or_port_that_is_none_is_told(url):
+    with pytest.raises(InvalidUrl, match=r"url: got .*, expected HOST:PORT") as told:
+        scheme_of(url)
+    assert SECRET not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme"),
+    [
+        ("amqp://u:p@h:1/v?queue=a", "amqp"),
+        ("procrastinate+postgresql://u:p,x@h:1,i:2/d", "procrastinate+postgresql"),
+        ("beat+sqlite:////var/x.db", "beat+sqlite"),
+        ("redis://[::1]:7/0", "redis"),
+        ("crontab:-", "crontab"),
+        ("http+unix:///run/x:y", "http+unix"),
+        ("./a:b/[c", ""),
+        ("/var/x@h:y", ""),
+    ],
+)
+def test_every_other_address_has_a_scheme(url, scheme):
+    assert scheme_of(url) == scheme

@@ -1,6 +1,7 @@
 """URLs of stores and brokers, as messages and logs may show them."""
 
 import re
+from urllib.parse import urlsplit
 
 from dwell.errors import InvalidUrl
 
@@ -42,3 +43,20 @@ def host_and_port(address: str, field: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise InvalidUrl(f"{field}: got {address!r:.80}, expected HOST:PORT")
     return host, int(port)
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of an address; raises InvalidUrl for a host or port that is none.
+
+    An address may have several hosts, each with its port.
+    """
+    try:
+        parts = urlsplit(url)
+        for host in parts.netloc.rpartition("@")[2].split(","):
+            # It is read only when it is asked for.
+            _ = urlsplit(f"//{host}").port
+    except ValueError:
+        # Its text may have a part of a password that was not quoted as it should be.
+        got = shown(url)
+        raise InvalidUrl(f"url: got {got!r:.80}, expected HOST:PORT, a port to 65535") from None
+    return parts.scheme

@@ -14,7 +14,7 @@ from dwell.takeover.copier import Copied, Copier
 from dwell.takeover.house import HousePlace, is_same_store
 from dwell.takeover.sources import SCHEMES, source_at
 from dwell.takeover.takeover import Report, Takeover
-from dwell.urls import shown
+from dwell.urls import scheme_of, shown
 
 if TYPE_CHECKING:
     from dwell.takeover.jobs import JobsPlace
@@ -51,7 +51,7 @@ async def mover_from(
     message would be let go as soon as it is put. ``topics`` limits the topics of another store,
     ``into`` is the topic for all messages.
     """
-    scheme = urlsplit(url).scheme
+    scheme = scheme_of(url)
     if topics and scheme in _OTHERS:
         raise InvalidSettings("--topic: names topics of a store; the address says the rest")
     if scheme in SCHEMES:
