@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 
 import procrastinate
@@ -15,6 +16,7 @@ from dwell.clock import RealClock
 from dwell.errors import InvalidUrl, ServerUnreachable
 from dwell.handle import store_at
 from dwell.queue import Queue
+from dwell.takeover import procrastinate as procrastinate_place
 from dwell.takeover.procrastinate import Procrastinate
 from dwell.takeover.takeover import Takeover
 from tests.takeover.copies import copied as moved
@@ -115,8 +117,34 @@ def test_jobs_that_can_be_no_messages_stay_and_hold_up_no_other(
     report = moved(tmp_path, f"procrastinate+{postgres}")
     assert (report.moved, report.refused, report.balances) == (6, 0, True)
     assert (report.held_back, report.is_whole) == (5, False)
+    reasons = list(report.by_reason.items())
+    assert {count for _, count in reasons} == {1, 2}
+    told = {reason.partition(":")[0]: reason for reason, count in reasons if count}
+    assert set(told) == {"key", "due", "their time is infinite", procrastinate_place._LARGE}
+    assert told["key"].endswith("(such as job 5)")
+    assert told["due"].endswith("(such as job 8)")
     assert left(postgres) == {"todo": 5}
     assert max(sizes) < 2**20
+
+
+def test_jobs_that_others_lock_are_waited_for_and_counted(app, postgres, tmp_path, monkeypatch):
+    monkeypatch.setattr(procrastinate_place, "_PATIENCE_S", 0.5)
+    defer(app, 5)
+    defer(app, 1, queue="other")
+    lock = "SELECT id FROM procrastinate_jobs ORDER BY id LIMIT 2 FOR UPDATE"
+    with psycopg.connect(postgres) as link:
+        link.execute(lock)
+        report = moved(tmp_path, f"procrastinate+{postgres}?queue=mails")
+        assert (report.moved, report.left.ready, report.is_whole) == (3, 2, False)
+        assert report.by_reason == {"another connection to PostgreSQL has locked them": 2}
+    monkeypatch.setattr(procrastinate_place, "_PATIENCE_S", 30)
+    with psycopg.connect(postgres) as link:
+        link.execute(lock)
+        timer = threading.Timer(1.5, link.rollback)
+        timer.start()
+        report = moved(tmp_path, f"procrastinate+{postgres}")
+        timer.join()
+    assert (report.moved, report.left.here, report.is_whole) == (3, 0, True)
 
 
 def test_a_round_reads_each_once_past_those_that_stay(app, postgres, tmp_path, monkeypatch):
@@ -124,7 +152,7 @@ def test_a_round_reads_each_once_past_those_that_stay(app, postgres, tmp_path, m
 
     async def noted(self, query, *given):
         rows = await real(self, query, *given)
-        if "SKIP LOCKED" in query:
+        if "octet_length" in query:
             asked.append(len(rows))
         return rows
 

@@ -5,6 +5,8 @@ the same transaction; one that ends before gives it back. The tables are those o
 """
 
 import math
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -34,9 +36,14 @@ PREFIX = "procrastinate+"
 _OPTIONS = ("queue", "schema")
 #: How many bytes of arguments are read at once, about.
 _MOST_BYTES = MAX_BATCH_BYTES // 2
+_MOST_CHARS = 200
 
-#: Why a job stays.
-_REASON = "too large, or with a time, lock or other value that no message has"
+#: How long to wait for jobs that others have locked.
+_PATIENCE_S = 5.0
+#: Why jobs stay, beside values that no message has.
+_LARGE = f"their arguments have more than {MAX_BODY_BYTES} bytes"
+_ENDLESS = "their time is infinite"
+_IS_LOCKED = "another connection to PostgreSQL has locked them"
 
 _QUEUES = "SELECT DISTINCT queue_name FROM {jobs} WHERE status = 'todo' ORDER BY 1"
 _COUNTS = """
@@ -50,6 +57,13 @@ _READ = """
 SELECT id, task_name, priority, lock, queueing_lock, args::text, attempts,
     (extract(epoch FROM scheduled_at) * 1000)::float8
 FROM {jobs} WHERE id = ANY(%s) ORDER BY id"""
+_LOCKED = """
+WITH free AS MATERIALIZED (
+    SELECT id FROM {jobs} WHERE status = 'todo' AND (queue_name = ANY(%s) OR %s)
+    AND NOT id = ANY(%s) FOR UPDATE SKIP LOCKED
+)
+SELECT count(*) FROM {jobs} WHERE status = 'todo' AND (queue_name = ANY(%s) OR %s)
+AND NOT id = ANY(%s) AND id NOT IN (SELECT id FROM free)"""
 _DELETE = "DELETE FROM {jobs} WHERE id = ANY(%s)"
 
 
@@ -90,7 +104,11 @@ class Procrastinate:
         self._round: list[tuple[str, bool]] = []
         self._last, self._is_again = 0, False
         self._left: set[int] = set()
-        self._stay: set[int] = set()
+        #: Why jobs stay, and an example for each field.
+        self._stay: dict[int, str] = {}
+        self._examples: dict[str, str] = {}
+        #: How many jobs others have locked, and when jobs were lent last.
+        self._locked, self._lent_s = 0, time.monotonic()
         self._totals = Totals()
 
     async def open(self) -> None:
@@ -103,6 +121,7 @@ class Procrastinate:
         except DwellError as error:
             raise InvalidUrl(f"from: expected the tables of procrastinate 3: {error}") from None
         self._round = await self._queues()
+        self._lent_s = time.monotonic()
 
     async def _queues(self) -> list[tuple[str, bool]]:
         names = self._names
@@ -160,14 +179,22 @@ class Procrastinate:
         while self._round:
             if load := await self._lend_of(*self._round[-1], limit):
                 self._is_again = True
+                self._lent_s = time.monotonic()
                 return [load]
             self._round.pop()
             self._last = 0
-        if not self._is_again:
+        if not self._is_again and await self._is_done():
             return None
         # The next round has jobs that came, or were tried again, in this one.
         self._is_again, self._round = False, await self._queues()
         return ()
+
+    async def _is_done(self) -> bool:
+        """Tell whether no job may be unlocked soon: a worker locks one only while it begins."""
+        given = (self._names, self._is_all, [*self._left, *self._stay])
+        ((self._locked,),) = await self._rows(_LOCKED, *given, *given)
+        await self._end()
+        return not self._locked or time.monotonic() - self._lent_s >= _PATIENCE_S
 
     async def _lend_of(self, queue: str, is_scheduled: bool, limit: int) -> Load | None:
         while True:
@@ -177,12 +204,25 @@ class Procrastinate:
             ids = self._picked(locked)
             jobs = [_Job(*row) for row in await self._rows(_READ, ids)]
             now_ms = self._clock.now_ms()
-            rows = {job.id: row for job in jobs if (row := _row_of(job, now_ms)) is not None}
-            self._stay.update(job.id for job in jobs if job.id not in rows)
+            rows = {job.id: row for job in jobs if (row := self._row(job, now_ms)) is not None}
             if rows:
                 puts = Puts.of_rows(self._topic_of(queue), list(rows.values()))
                 return Load(puts, list(rows), is_exact=is_scheduled)
             await self._end()
+
+    def _row(self, job: _Job, now_ms: int) -> Row | None:
+        """Return the message of a job, None for a job that stays, and note why."""
+        if job.due_ms is not None and not math.isfinite(job.due_ms):
+            self._stay[job.id] = _ENDLESS
+            return None
+        try:
+            return _row_of(job, now_ms)
+        except InvalidInput as error:
+            # One text for each field, as the texts of errors have values.
+            text = str(error)[:_MOST_CHARS]
+            field = text.partition(":")[0]
+            self._stay[job.id] = self._examples.setdefault(field, f"{text} (such as job {job.id})")
+            return None
 
     def _picked(self, locked: Sequence[tuple[int, int]]) -> list[int]:
         """Return as many jobs as fit a batch; those that are too large stay."""
@@ -190,7 +230,7 @@ class Procrastinate:
         total_bytes = 0
         for id_, size_bytes in locked:
             if size_bytes > MAX_BODY_BYTES:
-                self._stay.add(id_)
+                self._stay[id_] = _LARGE
             elif not (id_ in self._left or id_ in self._stay):
                 if ids and total_bytes + size_bytes > _MOST_BYTES:
                     break
@@ -218,7 +258,7 @@ class Procrastinate:
 
     async def held_back(self) -> Mapping[str, int]:
         """Return how many jobs stay, by reason."""
-        return {_REASON: len(self._stay)} if self._stay else {}
+        return Counter({**Counter(self._stay.values()), _IS_LOCKED: self._locked})
 
     async def close(self) -> None:
         """Disconnect; what is locked is given back."""
@@ -226,26 +266,20 @@ class Procrastinate:
             await self._link.close()
 
 
-def _row_of(job: _Job, now_ms: int) -> Row | None:
-    """Return the message of a job, None for a job that stays."""
+def _row_of(job: _Job, now_ms: int) -> Row:
+    """Return the message of a job; raises InvalidInput."""
     headers = {"content-type": "application/json", "procrastinate-task": job.task}
     if job.queueing_lock is not None:
         headers["procrastinate-queueing-lock"] = job.queueing_lock
     if job.attempts:
         headers["procrastinate-attempts"] = str(job.attempts)
     body = {"task": job.task, "args": msgspec.Raw(job.args.encode())}
-    due_ms = now_ms if job.due_ms is None else job.due_ms
-    if not math.isfinite(due_ms):
-        return None
-    try:
-        return row_of(
-            values.body(body),
-            now_ms,
-            due=max(math.ceil(due_ms), 0),
-            id=f"procrastinate-{job.id}",
-            priority=min(max(DEFAULT_PRIORITY - job.priority, 0), MAX_PRIORITY),
-            key=job.lock,
-            headers=headers,
-        )
-    except InvalidInput:
-        return None
+    return row_of(
+        values.body(body),
+        now_ms,
+        due=now_ms if job.due_ms is None else max(math.ceil(job.due_ms), 0),
+        id=f"procrastinate-{job.id}",
+        priority=min(max(DEFAULT_PRIORITY - job.priority, 0), MAX_PRIORITY),
+        key=job.lock,
+        headers=headers,
+    )
