@@ -98,11 +98,16 @@ def _text(report: Report, *, dry_run: bool) -> str:
     found = _counts_text(report.found)
     if dry_run:
         return f"there: {found}; nothing was moved"
-    lines = [f"{report.moved:,} moved ({report.put['kept']:,} of them had been put before)"]
+    # Those that others had got there by then may have been put before, too.
+    of_what = "of them and of the others below" if report.elsewhere else "of them"
+    lines = [f"{report.moved:,} moved ({report.put['kept']:,} {of_what} had been put before)"]
     if report.put["dead"]:
         lines.append(f"{report.put['dead']:,} of them are no messages: see takeover-dead")
     if report.elsewhere:
-        lines.append(f"{report.elsewhere:,} others had got there by then: they may be done twice")
+        lines.append(
+            f"{report.elsewhere:,} others had got there by then: they may be done twice, "
+            "unless it was another takeover"
+        )
     if report.others:
         lines.append(f"{report.others:,} stay there: their ids are those of other messages here")
     if report.refused:
@@ -114,9 +119,10 @@ def _text(report: Report, *, dry_run: bool) -> str:
             f"{report.again:,} were delivered before, and are here twice if a takeover had put them"
         )
     if report.found is not None:
-        lines.append(f"there were {found}; {report.came:,} came, {report.gone:,} were finished")
+        how = "were finished, or moved by another takeover" if report.gone else "were finished"
+        lines.append(f"there were {found}; {report.came:,} came, {report.gone:,} {how}")
         lines.append(f"left there: {_counts_text(report.left)}")
-    if not report.is_whole:
+    if not report.is_whole and not report.by_reason:
         lines.append("stopped before the end; run it again")
     lines.append("the count balances" if report.balances else "the count DOES NOT BALANCE")
     return "\n".join(lines)
