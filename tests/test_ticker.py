@@ -7,6 +7,8 @@ import pytest
 
 import dwell
 from dwell.clock import RealClock
+from dwell.errors import ServerUnreachable, StoreFailed
+from dwell.queue import ticker
 from dwell.store.memory import MemoryStore
 from tests.waiting import until_async
 
@@ -90,3 +92,40 @@ async def test_a_clock_that_went_back_far_does_not_stop_the_ticks() -> None:
         clock.step_ms = -3_600_000
         async with asyncio.timeout(20):
             await until_async(lambda: store.ticks != before)
+
+
+class Failing(MemoryStore):
+    """Fails as often as it is told to."""
+
+    error: Exception = ServerUnreachable("it is away")
+    count = 0
+
+    async def tick(self, now_ms: int) -> int | None:
+        self.count += 1
+        if self.count < 3:
+            raise self.error
+        return await super().tick(now_ms)
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "is_traced"),
+    [
+        (ServerUnreachable("it is away"), "WARNING", False),
+        (StoreFailed("no"), "ERROR", False),
+        (LookupError("of ours"), "ERROR", True),
+    ],
+)
+async def test_a_store_that_cannot_tick_is_told_once(
+    error: Exception,
+    level: str,
+    is_traced: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ticker, "_BACKOFF_MS", 1)
+    store = Failing(RealClock())
+    store.error = error
+    async with dwell.Queue(store):
+        await until_async(lambda: store.count >= 3)
+    (record,) = [one for one in caplog.records if "could not tick" in one.message]
+    assert (record.levelname, bool(record.exc_info)) == (level, is_traced)

@@ -5,8 +5,11 @@ still complete, and work that serves others must continue for them.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from dwell.errors import DwellError, ServerUnreachable
 
 T = TypeVar("T")
 
@@ -53,6 +56,15 @@ async def finished(task: asyncio.Task[T], on_cancel: Callable[[], object] | None
     if was_cancelled:
         raise asyncio.CancelledError
     return task.result()
+
+
+def log_failure(log: logging.Logger, what: str, error: Exception) -> None:
+    """Log why work that is tried again failed; only what nobody expected needs its traceback."""
+    if isinstance(error, DwellError):
+        is_away = isinstance(error, ServerUnreachable)
+        log.log(logging.WARNING if is_away else logging.ERROR, "%s: %s", what, error)
+    else:
+        log.error("%s", what, exc_info=error)
 
 
 class Standing:

@@ -1,8 +1,10 @@
 """What a takeover tells on the command line."""
 
+import logging
 from collections import Counter
 
 from dwell.cli import takeover
+from dwell.errors import ServerUnreachable
 from dwell.takeover.contract import Counts
 from dwell.takeover.takeover import Report
 
@@ -31,3 +33,18 @@ def test_a_run_that_left_some_for_a_reason_came_to_its_end():
     text = takeover._text(report, dry_run=False)
     assert "1 stay there: odd" in text
     assert "run it again" not in text
+
+
+def test_a_store_that_goes_away_is_told_once(cli, monkeypatch, caplog):
+    def run(*given, **how):
+        for name in ("store.redis.wakes", "queue.ticker", "queue.retention"):
+            logging.getLogger(f"dwell.{name}").warning("the store is away")
+        logging.getLogger("dwell.queue.ticker").error("a mistake of ours")
+        raise ServerUnreachable("redis://h: is away")
+
+    monkeypatch.setattr(takeover, "run", run)
+    lines = cli.run("takeover", "beanstalk://h", code=3).stderr.splitlines()
+    assert lines == ["0 moved before this; run it again", "ServerUnreachable: redis://h: is away"]
+    assert [record.message for record in caplog.records] == ["a mistake of ours"]
+    logging.getLogger("dwell.queue.ticker").warning("after it")
+    assert caplog.records[-1].message == "after it"

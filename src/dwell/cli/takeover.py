@@ -1,5 +1,8 @@
 """``dwell takeover``: moves the delayed messages of another system into the store."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -48,7 +51,7 @@ def takeover(
     """
     session = session_of(context)
     moved = 0
-    with session.out.notes.status("moving") as status:
+    with session.out.notes.status("moving") as status, _only_errors():
 
         def tell(report: Report | Copied) -> None:
             nonlocal moved
@@ -72,6 +75,20 @@ def takeover(
     session.out.confirm(_object(report), _text(report, dry_run=dry_run))
     stay = report.others + report.refused
     require(dry_run or (report.balances and report.is_whole and not stay))
+
+
+@contextmanager
+def _only_errors() -> Iterator[None]:
+    """Leave it to the takeover to tell that the store is away: all work beside it would, too."""
+    logs = [logging.getLogger(name) for name in ("dwell.queue", "dwell.store")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
 
 
 def _object(report: Report) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dwell.batch.page import Page
 from dwell.clock.alarm import Alarm
 from dwell.message import Result, State
 from dwell.store.base import Store
-from dwell.tasks import Standing
+from dwell.tasks import Standing, log_failure
 
 _log = logging.getLogger(__name__)
 
@@ -56,9 +56,10 @@ class Retention:
             try:
                 await self._look()
                 is_failing = False
-            except Exception:
+            except Exception as error:
                 if not is_failing:
-                    _log.exception("could not cancel dead messages that were kept long enough")
+                    what = "could not cancel dead messages that were kept long enough"
+                    log_failure(_log, what, error)
                 is_failing = True
 
     async def _look(self) -> None:

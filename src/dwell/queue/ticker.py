@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dwell.clock.alarm import Alarm
 from dwell.queue.spacing import Spacing
 from dwell.store.base import Store
-from dwell.tasks import Standing
+from dwell.tasks import Standing, log_failure
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Ticker:
                 await self._sleep_until(deadline_ms)
             except Exception as error:
                 if not is_failing:
-                    _log.exception("the store could not tick")
+                    log_failure(_log, "the store could not tick", error)
                 is_failing = True
                 self._on_error(error)
                 await self._alarm.sleep(_BACKOFF_MS)

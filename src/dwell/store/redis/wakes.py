@@ -30,6 +30,7 @@ class Wakes:
         self._heard = heard
         self._shards = shards
         self._standing = Standing(self._run)
+        self._is_failing = False
 
     def start(self) -> None:
         """Begin to listen; needs a running event loop."""
@@ -44,7 +45,9 @@ class Wakes:
             try:
                 await self._listen()
             except ERRORS as error:
-                _log.warning("the channel of wakes is broken, trying again: %s", error)
+                if not self._is_failing:
+                    _log.warning("the channel of wakes is broken, trying again: %s", error)
+                self._is_failing = True
             await asyncio.sleep(_PAUSE_S)
 
     async def _listen(self) -> None:
@@ -57,7 +60,7 @@ class Wakes:
                 if told is None:
                     await subscription.ping()
                     continue
-                heard_at = _now()
+                heard_at, self._is_failing = _now(), False
                 if told["type"] == "message":
                     self._hear(told["channel"], told["data"])
             raise exceptions.TimeoutError("the engine is silent")
