@@ -122,6 +122,7 @@ def test_a_change_of_nothing_is_refused(cli):
         (["preview", "0 9 * * *", "--every", "1h"], "got cron and every, expected one of"),
         (["preview", "--zone", "UTC"], "preview: got no rule, expected one"),
         (["preview", "0 9 * * *", "jobs"], "preview: got topic"),
+        (["preview", "s", "--cron", "0 9 * * *"], "preview: got 's' and --cron, expected one line"),
         (["pause", "report", "--header", "a=1"], "got --header, expected nothing but a name"),
         (["next", "report", "--zone", "UTC"], "next: got --zone, expected --count"),
         (["put", "report", "jobs", "x", "--count", "2", "--every", "1h"], "put: got --count"),

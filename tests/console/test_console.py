@@ -270,7 +270,9 @@ async def test_a_schedule_is_put_and_changed(consoled):
         assert (kept.topic, kept.cron, kept.body) == ("t", "0 0 9 * * 1-5", b"<b>x</b>")
         assert (kept.zone, kept.jitter_ms) == ("Asia/Tokyo", 30_000)
         assert kept.days_off == ("2100-12-25", "2100-12-26")
-        await schedules.change("daily", headers={"a": "1"}, ttl="1h", start="2090-01-02T03:04:05Z")
+        await schedules.change(
+            "daily", headers={"a": "1"}, ttl="1h", start="2090-01-02T03:04:05.250Z"
+        )
         await console.heading("Schedule daily")
         await page.get_by_role("link", name="Change").click()
         await expect(page.get_by_label("Rule")).to_have_value("0 0 9 * * 1-5")
@@ -282,7 +284,7 @@ async def test_a_schedule_is_put_and_changed(consoled):
         changed = (await schedules.get("daily")).schedule
         assert (changed.every_ms, changed.cron, changed.overlap) == (5_400_000, None, "skip")
         assert (changed.headers, changed.ttl_ms, changed.body) == ({"a": "1"}, 3_600_000, kept.body)
-        assert from_ms(changed.start_ms).isoformat() == "2090-01-02T03:04:05+00:00"
+        assert from_ms(changed.start_ms).isoformat() == "2090-01-02T03:04:05.250000+00:00"
         assert (changed.days_off, changed.jitter_ms, changed.zone) == ((), 30_000, "Asia/Tokyo")
 
 

@@ -32,7 +32,7 @@ async def _do(queue, clock, verb, taken):
         await queue.schedules.run("tick")
     elif verb == "other":
         # None of them is a message of this schedule.
-        await queue.put_many("t", [b"x"] * 3, ids=["tick@noon", "tick", "ticks@2030-01-01"])
+        await queue.put_many("t", [b"x"] * 3, ids=["tick@20300101", "tick", "ticks@2030-01-01"])
         await queue.put("u", b"x", id="tick@2030-01-01T00:00:00Z", on_conflict="replace")
     elif verb == "take":
         taken += [m for m in await queue.take("t", 1, lease="1m") if m.id.startswith("tick@")]
@@ -64,7 +64,7 @@ async def test_runs_are_what_all_events_say(kind, verbs, page, asked):
             await _do(queue, clock, verb, taken)
             clock.advance(1)
         events = (await queue.events(0, 10_000)).events
-        own = [e for e in events if e.topic == "t" and e.id.startswith("tick@20")]
+        own = [e for e in events if e.topic == "t" and e.id.startswith("tick@2027-")]
         puts = [event for event in own if event.kind is Kind.PUT][::-1][:asked]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(lookback, "PAGE", page)

@@ -172,7 +172,7 @@ def _picked(text: str, days: Days, parts: Mapping[str, str]) -> Walls:
         return days
     frequency = parts["FREQ"]
     listed = _LISTED[: ("MINUTELY", "HOURLY", "DAILY", "WEEKLY").index(frequency) + 1]
-    most = prod(len({one.lstrip("+0") for one in parts[name].split(",")}) for name in listed)
+    most = prod(len({one.lstrip("+-0") for one in parts[name].split(",")}) for name in listed)
     positions = [int(position) for position in parts["BYSETPOS"].split(",")]
     # A step may have fewer times, such as a week at the end of a month, but never more.
     if all(abs(position) > most for position in positions):

@@ -180,7 +180,7 @@ def schedule(
     if action is Action.LIST:
         _list(session)
     elif action is Action.PREVIEW:
-        preview(session.out, {word: words[word] for word in _WHEN} | {"cron": cron or name}, count)
+        preview(session.out, {word: words[word] for word in _WHEN} | _line(cron, name), count)
     elif name is None:
         raise InvalidInput(f"name: got none, expected the schedule to {action}")
     elif action is Action.PUT:
@@ -192,6 +192,13 @@ def schedule(
         )
     else:
         _by_name(session, action, name, count)
+
+
+def _line(cron: str | None, name: str | None) -> dict[str, str | None]:
+    """Return the line of cron, which stands in the place of a name or in its option."""
+    if cron and name:
+        raise InvalidInput(f"preview: got {name!r:.80} and --cron, expected one line of cron")
+    return {"cron": cron or name}
 
 
 def _by_name(session: Session, action: Action, name: str, count: int) -> None:

@@ -10,12 +10,15 @@ const MISFIRES = [["once", "put the last one"], ["all", "put all of them"], ["sk
 const OFF = [["skip", "leave it out"], ["before", "run on the day before"], ["after", "run on the day after"]];
 const DIALECTS = ["crontab", "quartz", "eventbridge", "apscheduler", "celery", "robfig"].map((word) => [word, word]);
 
+/** Return the moment of a field; an unchanged field keeps what it cannot show, such as milliseconds. */
+const keptMoment = (text, ms) => (text === fieldOf(ms) ? ms ?? null : momentOf(text));
+
 /** Return what the form says of when it fires, as requests have it. */
-function whenOf(given) {
+function whenOf(given, old) {
   const days = given.days_off.split(",").map((day) => day.trim()).filter(Boolean);
   return {
     ...(given.rule === "cron" ? { cron: given.text, dialect: given.dialect } : { [given.rule]: given.text }),
-    zone: given.zone || "UTC", start: momentOf(given.start), end: momentOf(given.end), days_off: days, when_off: given.when_off,
+    zone: given.zone || "UTC", start: keptMoment(given.start, old?.start_ms), end: keptMoment(given.end, old?.end_ms), days_off: days, when_off: given.when_off,
   };
 }
 
@@ -33,7 +36,7 @@ export async function scheduleFormPage(page) {
   const text = old ? old.cron ?? old.rrule ?? spanText(old.every_ms) : "";
   const put = (given) => {
     const named = name || given.name;
-    const when = whenOf(given);
+    const when = whenOf(given, old);
     confirm({
       title: `${old ? "Change" : "Put"} schedule ${named}`, label: old ? "Change" : "Put",
       measure: async (signal) => {
