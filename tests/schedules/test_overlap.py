@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import dwell
 from dwell.errors import InvalidSchedule, StoreError
+from dwell.message import State
 from dwell.queue.schedules import TOPIC, Firer
 from dwell.store.memory import MemoryStore
 from tests.schedules.test_schedules import (
@@ -83,6 +84,52 @@ async def test_a_message_that_is_put_by_hand_is_not_done(has_fired, is_changed):
         assert len(await ids(queue, "s")) == 1
 
 
+@pytest.mark.parametrize("overlap", ["skip", "replace"])
+async def test_each_of_several_runs_by_hand_counts_until_it_is_done(overlap):
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap=overlap)
+        clock.advance(10_000)
+        first = await queue.schedules.run("s")
+        (taken,) = await queue.take("t", lease="2h")
+        for _ in range(2):
+            await queue.schedules.run("s")
+        clock.advance(1_000)
+        assert len(await ids(queue)) == 2
+        # One that the topic has no room for changes nothing.
+        await queue.put("t", b"", delay="1d")
+        await queue.configure("t", max_pending=1)
+        with pytest.raises(dwell.TopicFull):
+            await queue.schedules.run("s")
+        await queue.configure("t", max_pending=0)
+        await minutes(queue, clock, 2)
+        assert await queue.get("t", first.id) is not None
+        assert await ids(queue) == ([] if overlap == "skip" else names(2))
+        await queue.ack(taken)
+        await minutes(queue, clock, 1)
+        assert await ids(queue) == names(3)
+
+
+async def test_several_runs_by_hand_that_nobody_has_taken_are_all_replaced():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap="replace")
+        clock.advance(10_000)
+        for _ in range(3):
+            await queue.schedules.run("s")
+        await minutes(queue, clock, 1)
+        assert await ids(queue) == names(1)
+
+
+@pytest.mark.parametrize("overlap", ["queue", "skip", "replace"])
+async def test_a_run_by_hand_leaves_a_dead_schedule_dead(overlap):
+    async with opened(0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap=overlap)
+        clock.advance(MINUTE_MS)
+        await queue.bury((await queue.take(TOPIC))[0], "not now")
+        await queue.schedules.run("s")
+        found = await queue.schedules.get("s")
+        assert (found.state, found.problem) == (State.DEAD, "not now")
+
+
 async def test_a_run_by_hand_changes_nothing_else():
     async with opened() as (queue, clock):
         await queue.schedules.put("s", "t", b"", every="1m", overlap="skip", ttl="1h")
@@ -155,7 +202,7 @@ async def test_a_change_keeps_what_is_not_done(change):
 class Dying(Firer):
     """Dies between the put of a message and the release that tells of it."""
 
-    async def _give_back(self, message, to_do):
+    async def _give_back(self, work):
         raise asyncio.CancelledError
 
 
@@ -183,10 +230,10 @@ async def test_a_message_of_a_firer_that_died_is_the_one_before(overlap, left):
 class Stopped(Firer):
     """Is stopped for longer than its lease between the put of a message and the release."""
 
-    async def _give_back(self, message, to_do):
+    async def _give_back(self, work):
         if not self._firing.unsaid:
             self._queue.clock.advance(MINUTE_MS)
-        await super()._give_back(message, to_do)
+        await super()._give_back(work)
 
 
 @pytest.mark.parametrize(("overlap", "left"), [("skip", 1), ("replace", 2)])

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -15,7 +16,7 @@ from dwell.errors import InvalidSchedule
 from dwell.message import MAX_BODY_BYTES, MAX_HEADERS_BYTES, Result, State
 from dwell.queue.schedules import TOPIC, Firer, firer
 from dwell.queue.schedules.schedule import AHEAD_MS, put_again
-from dwell.queue.schedules.times import MOST_AT_ONCE, plan, times_of
+from dwell.queue.schedules.times import MOST_AT_ONCE, Times, plan, times_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
 from tests.waiting import until_async
@@ -100,6 +101,65 @@ async def test_run_puts_the_message_now_and_leaves_the_schedule_as_it_is(paused)
         assert (await queue.schedules.run("s")).id == "s@2026-11-24T09:00:01.501Z"
         with pytest.raises(InvalidSchedule, match="other"):
             await queue.schedules.run("other")
+
+
+async def test_runs_by_hand_leave_the_ids_of_moments_alone():
+    async with opened(0) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
+        await queue.schedules.put("each", "each", b"", every="1ms")
+        clock.advance(MINUTE_MS - 1)
+        puts = [await queue.schedules.run("s") for _ in range(3)]
+        assert not {put.id for put in puts} & {*names(1)}
+        # A schedule that fires each millisecond has no other.
+        assert (await queue.schedules.run("each")).result is Result.CREATED
+
+
+async def test_next_begins_with_what_was_missed_and_is_still_put():
+    async with opened(0) as (queue, clock):
+        for name, misfire in (("all", "all"), ("once", "once"), ("skip", "skip")):
+            await queue.schedules.put(name, "t", b"", every="1m", misfire=misfire)
+        clock.advance(3 * MINUTE_MS + 1_000)
+        found = {
+            name: [to_ms(at) - NINE_MS for at in await queue.schedules.next(name, 4)]
+            for name in ("all", "once", "skip")
+        }
+        assert found == {
+            "all": [at * MINUTE_MS for at in (1, 2, 3, 4)],
+            "once": [at * MINUTE_MS for at in (3, 4, 5, 6)],
+            "skip": [at * MINUTE_MS for at in (3, 4, 5, 6)],
+        }
+
+
+async def test_slow_reads_do_not_hold_up_changes(monkeypatch):
+    """A token that may only read previews slow rules, and others run schedules."""
+    going = threading.Event()
+    async with opened(0) as (queue, _):
+        await queue.schedules.put("s", "t", b"", every="1m")
+        following = Times.following
+
+        def slow(times, ms):
+            going.wait(20)
+            return following(times, ms)
+
+        monkeypatch.setattr(Times, "following", slow)
+        previews = [
+            asyncio.create_task(queue.schedules.preview(cron=f"{minute} * * * *"))
+            for minute in range(8)
+        ]
+        await asyncio.sleep(0.1)
+        put = await asyncio.wait_for(queue.schedules.run("s"), 10)
+        assert put.result is Result.CREATED
+        assert not any(preview.done() for preview in previews)
+        going.set()
+        await asyncio.gather(*previews)
+
+
+async def test_a_schedule_that_is_too_large_says_what_is_counted():
+    async with opened(0) as (queue, _):
+        with pytest.raises(
+            dwell.InvalidBody, match="schedule s, stored with its body in base64: g"
+        ):
+            await queue.schedules.put("s", "t", b"x" * 800_000, every="1m")
 
 
 async def test_a_message_is_there_before_its_moment_and_due_at_it():
@@ -407,7 +467,7 @@ async def test_a_dead_schedule_has_no_next_runs_until_it_is_changed():
         ({"every": "1s", "ttl": 0.0001}, "ttl: got float 0.0001, expected a span above 0"),
         ({"every": "1s", "headers": {"a": 1}}, "headers: got"),
         ({"every": "1s", "name": "a b"}, "name: got"),
-        ({"every": "1s", "body": b"x" * MAX_BODY_BYTES}, "body: got"),
+        ({"every": "1s", "body": b"x" * MAX_BODY_BYTES}, "stored with its body"),
     ],
 )
 async def test_bad_input_is_refused_and_nothing_is_put(words, error):
@@ -558,9 +618,9 @@ class Said(Firer):
         super().__init__(queue)
         self.said = []
 
-    async def _give_back(self, message, to_do):
-        await super()._give_back(message, to_do)
-        self.said.append((message.id, message.id in self._firing.unsaid))
+    async def _give_back(self, work):
+        await super()._give_back(work)
+        self.said.append((work.message.id, work.message.id in self._firing.unsaid))
 
 
 async def test_many_missed_moments_outlive_no_lease(monkeypatch):

@@ -4,10 +4,12 @@ import asyncio
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 import dwell
 from dwell.message import Result, State
-from dwell.queue.schedules import TOPIC
+from dwell.queue.schedules import TOPIC, setback
+from dwell.queue.schedules.schedule import schedule_of
 from dwell.queue.schedules.times import Times
 from dwell.store.memory import MemoryStore
 from tests.schedules.test_changes import in_a_folder
@@ -190,7 +192,8 @@ async def test_a_schedule_that_ended_by_a_clock_that_was_ahead_goes_on(store, ru
 
         async def is_back():
             clock.advance(1)
-            return await queue.schedules.get("s") is not None
+            found = await queue.schedules.get("s")
+            return found is not None and found.state is State.DELAYED
 
         await until_async(is_back)
         assert (await queue.schedules.get("kept")).schedule.body == b"new"
@@ -203,6 +206,119 @@ async def test_a_schedule_that_ended_by_a_clock_that_was_ahead_goes_on(store, ru
         assert found == names(*range(1, 1 + count))
         assert set(last) >= set(names(1 + count))
         assert await queue.schedules.get("s") is None
+
+
+@STORES
+@pytest.mark.parametrize("misfire", ["all", "once", "skip"])
+async def test_a_schedule_that_has_ended_fires_nothing_again_after_a_clock_that_was_behind(
+    store, misfire
+):
+    """Of what it has put, only moments that came again while the clock was behind come twice."""
+    async with opened(1, store) as (queue, clock):
+        await queue.configure("t", remember_ms=0)
+        words = {"every": "1m", "misfire": misfire, "end": "2026-11-24T09:10:00Z"}
+        await queue.schedules.put("s", "t", b"", **words)
+        for _ in range(10):
+            clock.advance(MINUTE_MS)
+            await fired(queue, clock)
+        await until_async(lambda: is_gone(queue, "s"))
+        assert await ids(queue) == names(*range(1, 11))
+        clock.advance(20 * MINUTE_MS)
+        clock.advance(-28 * MINUTE_MS)
+        await until_async(lambda: is_waiting(queue, clock))
+        clock.advance(MINUTE_MS)
+        await fired(queue, clock)
+        again = await ids(queue)
+        assert again in ([], names(3))
+        clock.advance(27 * MINUTE_MS)
+        await until_async(lambda: is_gone(queue, "s"))
+        assert await ids(queue) == []
+
+
+async def is_waiting(queue, clock):
+    clock.advance(1)
+    found = await queue.schedules.get("s")
+    return found is not None and found.state is State.DELAYED
+
+
+@STORES
+async def test_a_schedule_that_was_removed_after_its_end_stays_removed(store):
+    async with opened(1, store) as (queue, clock):
+        words = {"every": "1m", "end": "2026-11-24T09:06:00Z"}
+        await queue.schedules.put("s", "t", b"old", **words)
+        await queue.schedules.put("other", "t", b"", **words)
+        clock.advance(HOUR_MS)
+        for name in ("s", "other"):
+            await until_async(lambda name=name: is_gone(queue, name))
+        await queue.schedules.put("s", "t", b"new", every="90d")
+        await queue.schedules.remove("s")
+        clock.advance(-HOUR_MS)
+
+        async def is_back():
+            clock.advance(1)
+            return await queue.schedules.get("other") is not None
+
+        await until_async(is_back)
+        assert await queue.schedules.get("s") is None
+
+
+async def test_what_has_ended_is_kept_in_bounded_memory(monkeypatch):
+    clock = dwell.SimulatedClock(NINE_MS)
+    monkeypatch.setattr(setback, "_MOST_ENDED", 5)
+    monkeypatch.setattr(setback, "_MOST_ENDED_BYTES", 4000)
+    async with dwell.Queue(MemoryStore(clock)) as queue:
+        seen = setback.Setback(queue)
+        for size in [10] * 8 + [1000] * 3 + [3500, 10]:
+            await queue.schedules.put("s", "t", b"x" * size, every="1m")
+            message = await queue.get(TOPIC, "s")
+            named = replace(schedule_of(message), name=f"s{len(seen._ended)}-{size}")
+            seen.note_end(message_of(named, message), named, NINE_MS)
+            sizes = [len(ended.data) for ended in seen._ended.values()]
+            assert len(sizes) <= 5
+            assert sum(sizes) <= 4000
+            assert sum(sizes) == seen._ended_bytes
+
+
+def message_of(schedule, message):
+    return replace(message, id=schedule.name, body=schedule.data)
+
+
+async def test_a_change_while_the_clock_is_behind_keeps_the_later_mark():
+    """Also a run by hand, which changes a schedule whose messages must not overlap."""
+    async with opened(1) as (queue, clock):
+        await queue.configure("t", remember_ms=0)
+        for name in ("s", "r"):
+            await queue.schedules.put(name, name, b"", every="1m", misfire="all", overlap="skip")
+            await queue.configure(name, remember_ms=0)
+        found = {"s": [], "r": []}
+
+        async def step(ms):
+            clock.advance(ms)
+            for name in found:
+                await fired(queue, clock, name)
+                found[name] += await ids(queue, name)
+
+        for _ in range(10):
+            await step(MINUTE_MS)
+        clock.advance(-8 * MINUTE_MS)
+        for name in found:
+            await until_async(lambda name=name: is_next_of(queue, clock, name))
+        await queue.schedules.change("s", ttl="1h")
+        await queue.schedules.run("r")
+        await step(8 * MINUTE_MS)
+        await step(MINUTE_MS)
+        by_hand = [id_ for id_ in found["r"] if not id_.endswith("00Z")]
+        assert len(by_hand) == 1
+        found["r"].remove(by_hand[0])
+        for name in found:
+            assert len(found[name]) == len(set(found[name])), found[name]
+            assert found[name][-1] == names(11, name=name)[0]
+
+
+async def is_next_of(queue, clock, name):
+    clock.advance(1)
+    found = await queue.schedules.get(name)
+    return found.state is State.DELAYED and found.next_ms <= clock.now_ms() + MINUTE_MS
 
 
 async def is_gone(queue, name):

@@ -37,7 +37,7 @@ def _is_given_back_first(patch: pytest.MonkeyPatch) -> None:
     real = Firer._fire_into
 
     async def fire_into(self: Firer, topic: str, work: Sequence[Work], now_ms: int) -> None:
-        await asyncio.gather(*(self._give_back(one.message, one.to_do) for one in work))
+        await asyncio.gather(*(self._give_back(one) for one in work))
         await real(self, topic, work, now_ms)
 
     patch.setattr(Firer, "_fire_into", fire_into)

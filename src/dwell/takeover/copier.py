@@ -224,7 +224,7 @@ def _is_same(one: _Made, found: Message) -> bool:
     except (InvalidSchedule, StoreDamaged):
         return False
     start_ms = new.start_ms if one.entry.is_anchored else old.start_ms
-    plain = replace(old, last_ms=None, waits_ms=None, ran_ms=None)
+    plain = replace(old, last_ms=None, waits_ms=None, ran_ms=())
     return new == replace(plain, paused=new.paused, start_ms=start_ms)
 
 

@@ -29,6 +29,7 @@ from dwell.queue.schedules.schedule import (
     next_ms,
     schedule_of,
     since_ms,
+    told_ms,
 )
 from dwell.queue.schedules.sidethread import in_time
 
@@ -88,9 +89,16 @@ class Changing:
 
         return await self.change(new.name, changed, anew=anew)
 
-    async def change(self, name: str, changed: Changed, *, anew: bool = False) -> Result:
-        """Replace a schedule by what ``changed`` returns for it; waits while it fires."""
-        return await self._patiently(name, lambda: self._change(name, changed, anew=anew))
+    async def change(
+        self, name: str, changed: Changed, *, anew: bool = False, revives: bool = True
+    ) -> Result:
+        """Replace a schedule by what ``changed`` returns for it; waits while it fires.
+
+        A dead schedule is ``kept`` unless ``revives``.
+        """
+        return await self._patiently(
+            name, lambda: self._change(name, changed, anew=anew, revives=revives)
+        )
 
     async def remove(self, name: str, may: Callable[[], Awaitable[bool]] | None = None) -> Result:
         """Remove a schedule: ``cancelled`` or ``unknown``.
@@ -129,7 +137,7 @@ class Changing:
             return Result.LEASED
         return _Seen(page.messages[0], page.versions if len(page.versions) else None)
 
-    async def _change(self, name: str, changed: Changed, *, anew: bool) -> Result:
+    async def _change(self, name: str, changed: Changed, *, anew: bool, revives: bool) -> Result:
         """Change the version of a schedule that is read; ``leased`` if the caller must retry."""
         try:
             seen = await self._see(name)
@@ -141,6 +149,8 @@ class Changing:
             new = changed(None)
             return Result.UNKNOWN if new is None else await self._put_new(new)
         message, old = seen.message, _readable(seen.message)
+        if message.state is State.DEAD and not revives:
+            return Result.KEPT
         new = changed(old)
         if new is None:
             return Result.UNKNOWN
@@ -189,12 +199,14 @@ class Changing:
         now_ms = self._queue.clock.now_ms()
         if old is None or old.paused:
             return now_ms
-        told_ms, first_ms = since_ms(message, now_ms), next_ms(message)
-        if told_ms is not None:
-            # Its due may be that of a repeated try, later than its moment.
-            found_ms = await next_after(old, told_ms)
+        least_ms, first_ms = since_ms(message, now_ms, old), next_ms(message)
+        if told_ms(message) is None:
+            least_ms = min(least_ms, now_ms)
+        else:
+            # The due may be the time of a repeated try, later than the moment.
+            found_ms = await next_after(old, least_ms)
             first_ms = first_ms if found_ms is None else found_ms
-        return max(min(now_ms, first_ms - 1), told_ms or 0)
+        return max(min(now_ms, first_ms - 1), least_ms)
 
     async def _puts(self, schedule: Schedule, since_ms: int) -> Puts:
         row = await row_for(schedule, self._queue.clock.now_ms(), since_ms)
@@ -222,7 +234,7 @@ async def row_for(schedule: Schedule, now_ms: int, since_ms: int) -> Row:
 def row_at(name: str, data: bytes, due_ms: int, now_ms: int) -> Row:
     """Return the message of a schedule that is due at a moment; raises InvalidInput."""
     return row_of(
-        values.body(data),
+        values.body(data, f"schedule {name}, stored with its body in base64"),
         now_ms,
         due=due_ms,
         id=name,
@@ -240,8 +252,13 @@ async def first_after(schedule: Schedule, ms: int) -> int:
     """Return the first moment after ``ms``; raises InvalidSchedule if no moment follows."""
     found = await next_after(schedule, ms)
     if found is None:
-        raise InvalidSchedule(f"schedule {schedule.name}: never fires from now on")
+        raise InvalidSchedule(never_text(schedule))
     return found
+
+
+def never_text(schedule: Schedule) -> str:
+    """Return the error of a schedule without a next moment."""
+    return f"schedule {schedule.name}: never fires from now on"
 
 
 def _or_again(result: Result) -> Result:

@@ -20,7 +20,7 @@ from dwell.errors import DwellError, StoreClosed
 from dwell.given.values import Millis
 from dwell.message import Message, Result, State
 from dwell.queue.carrier import Carrier
-from dwell.queue.schedules.reckoning import Bad, Reckoning, Work, after_ms
+from dwell.queue.schedules.reckoning import Bad, Reckoning, Work
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
     SETBACK_MS,
@@ -30,6 +30,7 @@ from dwell.queue.schedules.schedule import (
     held_text,
     mark_ms,
     put_ms,
+    since_ms,
     since_text,
     told_ms,
     told_text,
@@ -169,7 +170,7 @@ class Firer:
     async def _leave(self, message: Message, delay: Millis) -> None:
         """Release a schedule without firing it."""
         # Its new due no longer says when it is to fire.
-        told = since_text(after_ms(message, self._queue.clock.now_ms()), waits_ms(message))
+        told = since_text(since_ms(message, self._queue.clock.now_ms()), waits_ms(message))
         await self._release(message, delay, told)
 
     async def _release(
@@ -304,7 +305,7 @@ class Firer:
             self._say(f"schedule {work.message.id} is tried again: {error}")
             await self._leave(work.message, _AGAIN)
         else:
-            await self._give_back(done.message, done.to_do)
+            await self._give_back(done)
 
     async def _replaced(self, work: Work, results: Mapping[str, Result]) -> Work:
         """Cancel the replaced messages, unless the topic has dropped the new one."""
@@ -337,10 +338,12 @@ class Firer:
             told = fired_text(ms)
         await self._finish(work, results)
 
-    async def _give_back(self, message: Message, to_do: Plan) -> None:
+    async def _give_back(self, work: Work) -> None:
+        message, schedule, to_do = work
         if to_do.next_ms is None:
             said = await self._queue.ack(message)
-            self._setback.note_end(message)
+            if to_do.fired_ms is not None:
+                self._setback.note_end(message, schedule, to_do.fired_ms)
         else:
             told = _told(message, to_do)
             if to_do.fired_ms is not None:

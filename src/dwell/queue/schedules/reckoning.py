@@ -11,7 +11,6 @@ from dwell.queue.schedules.schedule import (
     AHEAD_MS,
     NEVER_MS,
     Schedule,
-    next_ms,
     schedule_of,
     since_ms,
 )
@@ -108,22 +107,13 @@ def _reckoned(message: Message, now_ms: int, fired_ms: int) -> Work | Bad:
 
 def _plan_of(message: Message, schedule: Schedule, now_ms: int, fired_ms: int) -> Plan:
     how = (schedule.misfire, schedule.grace_ms)
-    since_ms = max(after_ms(message, now_ms), fired_ms)
+    since = max(since_ms(message, now_ms, schedule), fired_ms)
     if schedule.paused:
         # The message of a paused schedule was rescheduled by hand.
-        return Plan(since_ms, [], None, now_ms + NEVER_MS)
+        return Plan(since, [], None, now_ms + NEVER_MS)
     # The last firer may have died before the schedule could tell which messages were put.
     knows_passed = schedule.overlap != "queue"
-    found = plan(
-        schedule.times, since_ms, now_ms, *how, ahead_ms=AHEAD_MS, knows_passed=knows_passed
-    )
+    found = plan(schedule.times, since, now_ms, *how, ahead_ms=AHEAD_MS, knows_passed=knows_passed)
     if found.next_ms is not None and found.next_ms - now_ms > MAX_DELAY_MS:
         raise InvalidSchedule(f"schedule {message.id}: fires next in more than 100 years")
     return found
-
-
-def after_ms(message: Message, now_ms: int) -> int:
-    """Return the moment after which a schedule fires."""
-    told_ms = since_ms(message, now_ms)
-    # The due of a schedule that has not fired yet is its first moment.
-    return next_ms(message) - 1 if told_ms is None else told_ms

@@ -57,9 +57,10 @@ class Schedule(
     """The arguments of :meth:`dwell.queue.schedules.Schedules.put`, in milliseconds.
 
     Either ``cron``, ``rrule`` or ``every_ms`` is the rule. ``app`` names the program whose code
-    declares the schedule, if any. ``last_ms`` is the last moment fired before the put, and
-    ``waits_ms`` the moment of the message that the schedule waited for then. ``ran_ms`` is the
-    moment of the last message put by hand, unless ``overlap`` is ``queue``.
+    declares the schedule, if any. ``last_ms`` is the last moment fired before the put, by a clock
+    that was ahead if it is in the future, and ``waits_ms`` the moment of the message that the
+    schedule waited for then. ``ran_ms`` has the moments of messages put by hand that may not be
+    done, unless ``overlap`` is ``queue``.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Schedule(
     ttl_ms: _Span = 0
     last_ms: _Moment | None = None
     waits_ms: _Moment | None = None
-    ran_ms: _Moment | None = None
+    ran_ms: tuple[_Moment, ...] = ()
 
     @property
     def times(self) -> Times:
@@ -155,7 +156,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
     ``next_ms`` and ``last_ms`` are None if there is no such moment. ``problem`` tells why a
     ``dead`` schedule cannot fire, why its messages are refused, or that it waits for a message.
-    ``owed_ms`` is the moment after which refused messages still have to be put.
+    ``owed_ms`` is the moment after which refused messages still have to be put; ``next_ms`` is then
+    the time of the next try.
     """
 
     schedule: Schedule
@@ -233,10 +235,10 @@ def waits_ms(message: Message) -> int | None:
 
 def carried(message: Message, schedule: Schedule) -> Schedule:
     """Return a schedule with the moments of its message, for a new message without a text."""
-    if told_ms(message) is None:
-        return schedule
-    last_ms = fired_ms(message) or schedule.last_ms
-    return msgspec.structs.replace(schedule, last_ms=last_ms, waits_ms=waits_ms(message))
+    last_ms = max(fired_ms(message) or -1, mark_ms(message, schedule) or -1)
+    waits = schedule.waits_ms if told_ms(message) is None else waits_ms(message)
+    replaced = {"last_ms": None if last_ms < 0 else last_ms, "waits_ms": waits}
+    return msgspec.structs.replace(schedule, **replaced)
 
 
 def put_ms(message: Message, schedule: Schedule, now_ms: int) -> list[int]:
@@ -245,7 +247,7 @@ def put_ms(message: Message, schedule: Schedule, now_ms: int) -> list[int]:
     Future moments are left out: they were told by a clock that was ahead.
     """
     said = (waits_ms(message), told_ms(message))
-    found = (*said, schedule.waits_ms, schedule.last_ms, schedule.ran_ms)
+    found = (*said, schedule.waits_ms, schedule.last_ms, *schedule.ran_ms)
     return [ms for ms in found if ms is not None and ms <= now_ms + SETBACK_MS]
 
 
@@ -258,17 +260,19 @@ def told_ms(message: Message) -> int | None:
     return _said_ms(told_text(message), _SINCE) if fired is None else fired
 
 
-def since_ms(message: Message, now_ms: int) -> int | None:
-    """Return the moment after which a schedule fires, or None if only its due tells.
+def since_ms(message: Message, now_ms: int, schedule: Schedule | None = None) -> int:
+    """Return the moment after which a schedule fires.
 
     A text with a future moment was written by a clock that was ahead, so the schedule fires from
     now on. When the later mark is in the past, the clock was behind in between, and all moments up
     to the mark have been put.
     """
-    told, mark = told_ms(message), mark_ms(message)
-    if told is not None and mark is not None and told < mark <= now_ms:
+    told, mark = told_ms(message), mark_ms(message, schedule)
+    # The due of a schedule without a text is its first moment.
+    since = next_ms(message) - 1 if told is None else told
+    if mark is not None and since < mark <= now_ms:
         return mark
-    return told if told is None or told <= now_ms + SETBACK_MS else now_ms
+    return since if told is None or told <= now_ms + SETBACK_MS else now_ms
 
 
 def with_mark(told: str, message: Message) -> str:
@@ -280,10 +284,14 @@ def with_mark(told: str, message: Message) -> str:
     return f"{told}{_MARK}{moment_text(max(marks))}"
 
 
-def mark_ms(message: Message) -> int | None:
-    """Return the last moment that a schedule has fired by a clock that was later, or None."""
-    mark = told_text(message).partition(_MARK)[2]
-    return moment_of(mark) if mark else None
+def mark_ms(message: Message, schedule: Schedule | None = None) -> int | None:
+    """Return the last moment that a schedule has fired by a clock that was later, or None.
+
+    Its text tells, or the schedule itself if it was put since.
+    """
+    said = told_text(message).partition(_MARK)[2]
+    marks = (moment_of(said) if said else None, schedule.last_ms if schedule else None)
+    return max((ms for ms in marks if ms is not None), default=None)
 
 
 def _said_ms(said: str, begin: str) -> int | None:
@@ -295,9 +303,10 @@ def _said_ms(said: str, begin: str) -> int | None:
 def moment_of(text: str) -> int | None:
     """Return the moment of a text that :func:`moment_text` has made, or None."""
     try:
-        return to_ms(datetime.fromisoformat(text).astimezone(UTC))
+        ms = to_ms(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError):
         return None
+    return ms if moment_text(ms) == text else None
 
 
 def next_ms(message: Message) -> int:
@@ -331,8 +340,7 @@ def put_again(message: Message) -> tuple[bytes, int]:
         return message.body, message.due_ms
     # The next moment comes after the moment in the text. The due may be that of the next try, after
     # a full topic has refused the message.
-    told = since_ms(message, message.due_ms)
-    due_ms = message.due_ms if told is None else told + 1 - AHEAD_MS
+    due_ms = since_ms(message, message.due_ms) + 1 - AHEAD_MS
     return carried(message, schedule).data, due_ms
 
 

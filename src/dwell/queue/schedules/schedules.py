@@ -16,7 +16,7 @@ from dwell.given import values
 from dwell.given.values import Delay, Due
 from dwell.message import DEFAULT_PRIORITY, Result, State
 from dwell.queue.carrier import Carrier
-from dwell.queue.schedules.changing import Changing, Check, first_after, unchecked
+from dwell.queue.schedules.changing import Changing, Check, first_after, never_text, unchecked
 from dwell.queue.schedules.firer import Firer
 from dwell.queue.schedules.past import PastRuns, past_runs
 from dwell.queue.schedules.schedule import (
@@ -35,6 +35,9 @@ from dwell.queue.schedules.words import changed, made
 #: may change its state between two reads.
 _STATES = (State.LEASED, State.READY, State.DELAYED)
 _LAPS = 2
+#: How many messages put by hand ``overlap`` counts, and how many milliseconds are tried for the id
+#: of such a message.
+_MOST_RUNS, _MOST_TRIED = 100, 1000
 
 
 class Schedules:
@@ -150,17 +153,22 @@ class Schedules:
         found = await self._existing(name)
         if found.next_ms is None:
             return []
-        if found.owed_ms is not None:
-            return await self._owed(found.schedule, found.owed_ms, count)
+        now_ms = self._queue.clock.now_ms()
+        if found.owed_ms is not None or found.next_ms <= now_ms:
+            since_ms = found.next_ms - 1 if found.owed_ms is None else found.owed_ms
+            return await self._owed(found.schedule, since_ms, count)
         # After a setback of less than a minute, fired moments do not fire again.
         last_ms = found.last_ms or 0
-        is_ahead = last_ms > self._queue.clock.now_ms() + SETBACK_MS
+        is_ahead = last_ms > now_ms + SETBACK_MS
         return await self._following(found.schedule, count, 0 if is_ahead else last_ms)
 
     async def _owed(self, schedule: Schedule, since_ms: int, count: int) -> list[datetime]:
-        """Return the moments whose messages were refused, and the moments after them."""
+        """Return the moments whose messages are still to be put, and the moments after them."""
         now_ms, how = self._queue.clock.now_ms(), (schedule.misfire, schedule.grace_ms)
-        owed = await in_time(schedule.name, lambda: plan(schedule.times, since_ms, now_ms, *how))
+        times = schedule.times
+        owed = await in_time(
+            schedule.name, lambda: plan(times, since_ms, now_ms, *how), is_reading=True
+        )
         return [*_shown(schedule, owed.moments), *await self._following(schedule, count)][:count]
 
     async def preview(self, count: int = 5, **when: Any) -> Preview:
@@ -171,8 +179,10 @@ class Schedules:
         """
         now_ms = self._queue.clock.now_ms()
         schedule = made("preview", "preview", b"", when, now_ms)
-        await first_after(schedule, now_ms)
-        return Preview(await self._following(schedule, count), schedule.cron)
+        runs = await self._following(schedule, count)
+        if not runs:
+            raise InvalidSchedule(never_text(schedule))
+        return Preview(runs, schedule.cron)
 
     async def _following(self, schedule: Schedule, count: int, since_ms: int = 0) -> list[datetime]:
         most = values.limit(count, "count")
@@ -181,7 +191,7 @@ class Schedules:
         def following() -> list[int]:
             return list(islice(schedule.times.following(after_ms), most))
 
-        return _shown(schedule, await in_time(schedule.name, following))
+        return _shown(schedule, await in_time(schedule.name, following, is_reading=True))
 
     async def runs(self, name: str, count: int = 20, *, within: Delay = "10s") -> PastRuns:
         """Return the last messages of a schedule, and what became of each, by the event log.
@@ -210,17 +220,34 @@ class Schedules:
         """
         found = name if isinstance(name, Planned) else await self._existing(name)
         schedule, ms = found.schedule, self._queue.clock.now_ms()
-        if await in_time(schedule.name, lambda: schedule.times.before(ms)) == ms:
-            # The id of this moment belongs to the schedule's own run.
-            ms += 1
         while True:
+            # The ids of its own moments belong to the schedule's own runs.
+            ms = await in_time(schedule.name, partial(_between, schedule, ms))
             row = schedule.row_now(ms)
             if schedule.overlap != "queue":
-                await self._changing.change(schedule.name, partial(_ran, ms=ms))
+                await self._note_run(schedule, ms)
             (put,) = await self._queue.put_rows(schedule.topic, [row])
             if put.result is not Result.KEPT:
                 return put
             ms += 1
+
+    async def _note_run(self, schedule: Schedule, ms: int) -> None:
+        """Let the next moments know of a message that is put by hand for ``ms``."""
+        ids = [schedule.id_of(ran) for ran in schedule.ran_ms]
+        there = await self._queue.get(schedule.topic, ids) if ids else []
+        done = {
+            ran
+            for ran, message in zip(schedule.ran_ms, there, strict=True)
+            if message is None or message.state is State.DEAD
+        }
+
+        def changed(old: Schedule | None) -> Schedule | None:
+            if old is None:
+                return None
+            ran = [one for one in old.ran_ms if one not in done]
+            return replace(old, ran_ms=(*ran, ms)[-_MOST_RUNS:])
+
+        await self._changing.change(schedule.name, changed, revives=False)
 
     async def remove(self, name: str) -> Result:
         """Remove a schedule: ``cancelled`` or ``unknown``. Its messages stay."""
@@ -245,9 +272,16 @@ class Schedules:
         )
 
 
-def _ran(old: Schedule | None, ms: int) -> Schedule | None:
-    """Return a schedule that knows of the message that is put by hand for a moment."""
-    return None if old is None else replace(old, ran_ms=ms)
+def _between(schedule: Schedule, ms: int) -> int:
+    """Return the first millisecond from ``ms`` on that is not a moment of the schedule.
+
+    A schedule that fires each millisecond has none, and then the result is just later.
+    """
+    for _ in range(_MOST_TRIED):
+        if schedule.times.before(ms) != ms:
+            break
+        ms += 1
+    return ms
 
 
 def _shown(schedule: Schedule, moments: Iterable[int]) -> list[datetime]:

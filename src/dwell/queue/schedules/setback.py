@@ -6,22 +6,26 @@ A schedule that fired by that clock would be due only after the time that the cl
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from dwell.batch.puts import Puts
 from dwell.batch.results import results_of
 from dwell.errors import DwellError, IdExists, InvalidSchedule, StoreClosed
-from dwell.message import Message, Result, State
+from dwell.message import Kind, Message, Result, State
 from dwell.queue.carrier import Carrier
+from dwell.queue.lookback import pages_before
 from dwell.queue.schedules.changing import row_at
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
     SETBACK_MS,
     TOPIC,
     Schedule,
-    put_again,
+    carried,
     schedule_of,
     told_ms,
 )
@@ -34,8 +38,17 @@ _LOOK_S = 0.5
 #: How long to reckon the schedules of a page that have never fired.
 _RECKONING_S = 2.0
 _MOST_NAMES = 5
-#: How many of the schedules that ended last are known, to be put again after a setback.
-_MOST_ENDED = 10_000
+#: How many of the last ended schedules are kept, and their bytes, to be put again after a setback.
+_MOST_ENDED, _MOST_ENDED_BYTES = 10_000, 16 * 1024 * 1024
+#: How long the event log is searched for later changes of these.
+_LOOK_BACK_S = 10.0
+
+
+class _Ended(NamedTuple):
+    """When a schedule ended, and its body as it would be put again."""
+
+    at_ms: int
+    data: bytes
 
 
 class Setback:
@@ -44,29 +57,59 @@ class Setback:
     def __init__(self, queue: Carrier) -> None:
         self._queue = queue
         self._latest_ms = queue.clock.now_ms()
-        self._ended: dict[str, tuple[int, Message]] = {}
+        self._ended: dict[str, _Ended] = {}
+        self._ended_bytes = 0
 
     def note(self, now_ms: int) -> None:
         """Note the time of a firing."""
         self._latest_ms = max(self._latest_ms, now_ms)
 
-    def note_end(self, message: Message) -> None:
-        """Note the message of a schedule that has just ended."""
-        self._ended[message.id] = self._queue.clock.now_ms(), message
-        if len(self._ended) > _MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
+    def note_end(self, message: Message, schedule: Schedule, fired_ms: int) -> None:
+        """Note a schedule that has just ended, and its last moment."""
+        data = replace(carried(message, schedule), last_ms=fired_ms).data
+        self._forget(message.id)
+        self._ended[message.id] = _Ended(self._queue.clock.now_ms(), data)
+        self._ended_bytes += len(data)
+        while len(self._ended) > _MOST_ENDED or self._ended_bytes > _MOST_ENDED_BYTES:
+            self._forget(next(iter(self._ended)))
+
+    def _forget(self, name: str) -> None:
+        if (ended := self._ended.pop(name, None)) is not None:
+            self._ended_bytes -= len(ended.data)
 
     async def _put_ended(self) -> None:
-        """Put schedules again that ended in the future; new schedules of their names stay."""
+        """Put schedules again that ended in the future, unless others have removed them since.
+
+        A put again has the last moment with it: if the clock is behind now, it fires nothing again.
+        """
         now_ms = self._queue.clock.now_ms()
-        ended = [message for at_ms, message in self._ended.values() if at_ms > now_ms + SETBACK_MS]
-        for message in ended:
-            row = row_at(message.id, *put_again(message), now_ms)
-            with contextlib.suppress(IdExists):
-                await self._queue.store.put(Puts.of_rows(TOPIC, [row]), "error")
-            del self._ended[message.id]
-        if ended:
-            _say([message.id for message in ended])
+        ended = {id_: one for id_, one in self._ended.items() if one.at_ms > now_ms + SETBACK_MS}
+        others = await self._changed_since(ended) if ended else set[str]()
+        # It fires after now, as those do that say up to when they have fired.
+        due_ms = max(now_ms + 1 - AHEAD_MS, 0)
+        for id_, one in ended.items():
+            if id_ not in others:
+                row = row_at(id_, one.data, due_ms, now_ms)
+                with contextlib.suppress(IdExists):
+                    await self._queue.store.put(Puts.of_rows(TOPIC, [row]), "error")
+            self._forget(id_)
+        if again := [id_ for id_ in ended if id_ not in others]:
+            _say(again)
+
+    async def _changed_since(self, ended: Collection[str]) -> set[str]:
+        """Return the schedules whose last event, by the event log, is not their end."""
+        left, others = set(ended), set[str]()
+        ends_s = time.monotonic() + _LOOK_BACK_S
+        async for _, events, _ in pages_before(self._queue.events):
+            topics, ids = events.topics, events.ids
+            for at in range(len(ids) - 1, -1, -1):
+                if ids[at] in left and topics[at] == TOPIC:
+                    left.discard(ids[at])
+                    if events[at].kind is not Kind.ACK:
+                        others.add(ids[at])
+            if not left or time.monotonic() > ends_s:
+                break
+        return others
 
     async def run(self) -> None:
         """Look at all schedules now and after each setback, until the queue is closed."""

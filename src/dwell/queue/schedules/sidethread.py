@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, InvalidStateError
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from dwell.errors import InvalidSchedule
@@ -19,9 +19,12 @@ from dwell.errors import InvalidSchedule
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How long a caller waits for a reckoning, and how many reckonings of callers run at once.
-_MOST_S, _MOST_AT_ONCE = 20.0, 4
-_places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+#: How long a caller waits for a reckoning; and how many reckonings run at once of callers that
+#: change schedules, and of callers that only read, who must not hold up the others.
+_MOST_S, _MOST_CHANGING, _MOST_READING = 20.0, 4, 2
+_Places: TypeAlias = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+_changing: _Places = WeakKeyDictionary()
+_reading: _Places = WeakKeyDictionary()
 
 
 class _Ended(BaseException):
@@ -69,13 +72,15 @@ def begun(function: Callable[[], T]) -> "asyncio.Future[T]":
     return future
 
 
-async def in_time(name: str, function: Callable[[], T]) -> T:
-    """Return what a function reckons for the schedule of that name, or raise what it raises.
+async def in_time(name: str, function: Callable[[], T], *, is_reading: bool = False) -> T:
+    """Return the result of a function for the schedule ``name``, or raise its error.
 
-    Raises InvalidSchedule if it takes longer than 20 seconds.
+    Raises InvalidSchedule if it takes longer than 20 seconds. Callers that only read
+    (``is_reading``) wait for each other alone.
     """
+    places, most = (_reading, _MOST_READING) if is_reading else (_changing, _MOST_CHANGING)
     loop = asyncio.get_running_loop()
-    async with _places.setdefault(loop, asyncio.Semaphore(_MOST_AT_ONCE)):
+    async with places.setdefault(loop, asyncio.Semaphore(most)):
         try:
             return await asyncio.wait_for(begun(function), _MOST_S)
         except TimeoutError:
