@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 import dwell
+from dwell.errors import Forbidden
 from dwell.message import Result, State
 from dwell.queue.schedules import TOPIC, setback
 from dwell.queue.schedules.schedule import schedule_of
@@ -42,7 +43,11 @@ async def is_there(queue, clock, minute):
 
 async def is_next(queue, clock):
     found = await queue.schedules.get("s")
-    return found.state is State.DELAYED and found.next_ms <= clock.now_ms() + MINUTE_MS
+    return (
+        found is not None
+        and found.state is State.DELAYED
+        and found.next_ms <= clock.now_ms() + MINUTE_MS
+    )
 
 
 @STORES
@@ -260,6 +265,19 @@ async def test_a_schedule_that_was_removed_after_its_end_stays_removed(store):
 
         await until_async(is_back)
         assert await queue.schedules.get("s") is None
+
+
+async def test_a_schedule_that_ended_goes_on_where_nobody_may_read_events(monkeypatch):
+    async def events(queue, position, limit):
+        raise Forbidden("token shop may not read")
+
+    monkeypatch.setattr(dwell.Queue, "events", events)
+    async with opened(1) as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", end="2026-11-24T09:06:00Z")
+        clock.advance(HOUR_MS)
+        await until_async(lambda: is_gone(queue, "s"))
+        clock.advance(-HOUR_MS)
+        await goes_on(queue, clock)
 
 
 async def test_what_has_ended_is_kept_in_bounded_memory(monkeypatch):
