@@ -128,6 +128,15 @@ def test_another_message_of_an_id_stays(name, what, queues, tmp_path):  # noqa: 
     assert left.body == b"second"
 
 
+def test_another_due_of_an_id_stays(queues, tmp_path):  # noqa: F811
+    mine = queues()
+    for year in (2098, 2099, 2098):
+        headers = {"dwell-due-ms": f"{year}-01-01T00:00:00Z", "dwell-id": "one"}
+        mine.say(b"same", headers)
+    report = moved(tmp_path, mine.source)
+    assert (report.moved, report.others, report.left.ready) == (2, 1, 1)
+
+
 def test_what_a_killed_takeover_had_put_is_recognised(queues, tmp_path):  # noqa: F811
     """Each delivery has another count, and the death of an expired message another time."""
     mine = queues(**{"x-queue-type": "quorum"})
@@ -136,6 +145,10 @@ def test_what_a_killed_takeover_had_put_is_recognised(queues, tmp_path):  # noqa
         mine.say(b"%d" % at, {"n": "v", "x-delay": 3_600_000 * (at % 2)}, message_id=f"m{at}")
     mine.say(b"3", {"n": "v"}, message_id="m3", expiration="3600000")
     mine.say(b"4", {"dwell-delay": "soon"}, message_id="m4")
+    mine.say(b"5", {"dwell-due-ms": "1000"}, message_id="m5")
+    mine.say(
+        b"6", {"dwell-due-ms": "2099-01-01T00:00:00Z", "raw": bytearray(b"\xff")}, message_id="m6"
+    )
 
     async def die():
         queue = dwell.Queue(dwell.handle.store_at(str(tmp_path), RealClock(), {}))
@@ -143,7 +156,7 @@ def test_what_a_killed_takeover_had_put_is_recognised(queues, tmp_path):  # noqa
             place = RabbitMQPlace(source, queue)
             await place.open()
             count = 0
-            while count < 5:
+            while count < 7:
                 for load in await place.lend(100):
                     await queue.put_puts(load.puts)
                     count += len(load.puts)
@@ -152,7 +165,7 @@ def test_what_a_killed_takeover_had_put_is_recognised(queues, tmp_path):  # noqa
     asyncio.run(die())
     time.sleep(1.1)
     report = moved(tmp_path, source)
-    assert (report.moved, report.put["kept"], report.put["dead"]) == (5, 4, 1)
+    assert (report.moved, report.put["kept"], report.put["dead"]) == (7, 6, 1)
     assert (report.others, report.left.ready) == (0, 0)
 
 
