@@ -216,6 +216,45 @@ def test_lines_of_celery_fire_when_celery_says():
         assert [to_ms(run) for run in runs(translated(line, "celery"), 20)] == expected, line
 
 
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ({"cron": "CRON_TZ=Asia/Tokyo 0 9 * * *"}, ("0 9 * * *", "Asia/Tokyo")),
+        ({"cron": " TZ=Asia/Tokyo\t0 9 * * mon", "zone": "UTC"}, ("0 9 * * mon", "Asia/Tokyo")),
+        ({"cron": "TZ=Asia/Tokyo @daily", "zone": "Asia/Tokyo"}, ("@daily", "Asia/Tokyo")),
+        (
+            {"cron": "CRON_TZ=Asia/Tokyo 0 0 9 * * 1", "dialect": "robfig"},
+            ("0 0 9 * * 1", "Asia/Tokyo"),
+        ),
+    ],
+)
+async def test_a_line_names_its_zone(words, kept):
+    async with dwell.Queue(MemoryStore(dwell.SimulatedClock(to_ms(START)))) as queue:
+        await queue.schedules.put("s", "t", b"", **words)
+        schedule = (await queue.schedules.get("s")).schedule
+        assert (schedule.cron, schedule.zone) == kept
+        preview = await queue.schedules.preview(1, **words)
+        assert preview.runs == await queue.schedules.next("s", 1)
+        await queue.schedules.change("s", cron="TZ=Europe/Berlin 0 9 * * *")
+        schedule = (await queue.schedules.get("s")).schedule
+        assert (schedule.cron, schedule.zone) == ("0 9 * * *", "Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"cron": "CRON_TZ=Mars/Base 0 9 * * *"}, "zone: got 'Mars/Base'"),
+        ({"cron": "TZ=Asia/Tokyo 0 9 * * *", "zone": "Asia/Seoul"}, "zone: got 'Asia/Seoul' and"),
+        ({"cron": "TZ=Asia/Tokyo"}, "cron: got 'TZ=Asia/Tokyo'"),
+        ({"cron": "TZ=Asia/Tokyo TZ=Asia/Seoul 0 9 * * *"}, 'zone="Asia/Seoul" beside'),
+    ],
+)
+async def test_a_zone_in_a_line_that_is_refused(words, told):
+    async with dwell.Queue(MemoryStore(dwell.SimulatedClock(to_ms(START)))) as queue:
+        with pytest.raises(InvalidSchedule, match=told):
+            await queue.schedules.put("s", "t", b"", **words)
+
+
 async def test_a_schedule_keeps_the_translated_line():
     async with dwell.Queue(MemoryStore(dwell.SimulatedClock(to_ms(START)))) as queue:
         words = {"cron": "0 0 9 ? * 2-6", "dialect": "quartz"}

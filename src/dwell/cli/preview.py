@@ -26,7 +26,7 @@ def preview(out: Output, words: Mapping[str, Any], count: int) -> None:
     if not any(words.get(rule) for rule in _RULES):
         raise InvalidInput('preview: got no rule, expected one: dwell schedule preview "0 9 * * 1"')
     (runs, line), others = _runs(words, count), list[datetime]()
-    is_other = line is not None and line != words["cron"]
+    is_other = words["dialect"] != "crontab" and line != words["cron"]
     if out.json:
         for run in runs:
             out.object({"run": run.isoformat(), "is_near_change": _is_near_change(run)})

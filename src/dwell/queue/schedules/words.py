@@ -1,5 +1,6 @@
 """Words of schedules: reads the options of callers into the fields of a schedule."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from typing import Any
@@ -62,6 +63,8 @@ def _days(value: object, now_ms: int) -> tuple[str, ...]:
     return found
 
 
+#: A line of cron with its zone, as cronie's variable and robfig/cron have it.
+_ZONED = re.compile(r"(?:CRON_TZ|TZ)=(\S+)\s+(.*)", re.DOTALL)
 #: For each option its field in a schedule, and the function that reads it.
 _READERS: dict[str, tuple[str, Callable[[Any, int], object]]] = {
     "topic": ("topic", lambda value, _: values.topic(value)),
@@ -106,7 +109,7 @@ def changed(old: Schedule, words: Mapping[str, object], now_ms: int) -> Schedule
     """
     if unknown := sorted(words.keys() - _READERS.keys() - {"dialect"}):
         raise InvalidInput(f"schedule: got {unknown[0]!r}, expected {', '.join(_READERS)}")
-    words = _in_stated_zone(_in_crontab(words))
+    words = _in_crontab(_in_stated_zone(words))
     plain = Schedule(name=old.name, topic=old.topic, body=old.body)
     fields: dict[str, Any] = {}
     if any(words.get(rule) is not None for rule in _RULES):
@@ -136,8 +139,17 @@ def _in_crontab(words: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _in_stated_zone(words: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the words with the zone that the text of a recurrence states, unless it is given."""
-    rrule = words.get("rrule")
+    """Return the words with the zone of a line such as ``CRON_TZ=Asia/Tokyo 0 9 * * *``.
+
+    The zone in the text of a recurrence gives way to another that the caller names.
+    """
+    rrule, cron = words.get("rrule"), words.get("cron")
+    if isinstance(cron, str) and (found := _ZONED.fullmatch(cron.strip())):
+        zone, line = found.groups()
+        if words.get("zone") not in (None, "UTC", zone):
+            given = words.get("zone")
+            raise InvalidSchedule(f"zone: got {given!r:.80} and {zone!r:.80} in cron, expected one")
+        return {**words, "cron": line, "zone": zone}
     if not isinstance(rrule, str) or words.get("zone") not in (None, "UTC"):
         return words
     zone = stated_zone(rrule)
