@@ -157,6 +157,11 @@ def test_rules_fire_when_they_say(rule, begin, expected):
         ("rrule", "FREQ=WEEKLY;BYDAY=MO,TU;BYHOUR=1,2;BYSETPOS=5,-5", "at most 4, as a step of"),
         ("rrule", "FREQ=HOURLY;BYHOUR=1,2,3;BYSETPOS=2", "BYSETPOS of at most 1"),
         ("rrule", "FREQ=MINUTELY;BYSECOND=0,30;BYSETPOS=3", "BYSETPOS of at most 2"),
+        (
+            "rrule",
+            "RSCALE=GREGORIAN;FREQ=MONTHLY;SKIP=BACKWARD;BYMONTHDAY=31",
+            "BYMONTHDAY=-1 is the",
+        ),
         ("rrule", "FREQ=MINUTELY;BYSECOND=0,-0;BYSETPOS=2", "BYSETPOS of at most 1"),
         ("rrule", "FREQ=DAILY;BYHOUR=9,12;BYSETPOS=367", "BYSETPOS"),
         ("rrule", "FREQ=DAILY;BYHOUR=9,12;BYSETPOS=1,0", "BYSETPOS from 1 for the first"),

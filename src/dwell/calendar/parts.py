@@ -82,6 +82,8 @@ def _problem(parts: dict[str, str]) -> str | None:
     allowed = _ALLOWED.get(parts.get("FREQ", ""))
     if allowed is None:
         return f"a FREQ of {', '.join(_ALLOWED)}; every is for seconds"
+    if {"RSCALE", "SKIP"} & parts.keys():
+        return "no RSCALE or SKIP (RFC 7529); BYMONTHDAY=-1 is the last day of each month"
     if unknown := parts.keys() - allowed:
         return f"no {min(unknown):.20} with FREQ={parts['FREQ']}, but {', '.join(sorted(allowed))}"
     if {"COUNT", "UNTIL"} <= parts.keys():
