@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import random
 import shutil
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -28,6 +30,7 @@ from dwell.worker.declared import TOPIC as CODE_TOPIC
 from tests.redis.servers import redis_server
 from tests.relay.conftest import redis_url  # noqa: F401 - a fixture
 from tests.spark.conftest import ServerProcess
+from tests.takeover.sources import beside
 
 MESSAGES = 2_500
 
@@ -431,14 +434,65 @@ def test_a_second_run_puts_nothing_twice(old, new):
 
 
 def test_what_one_that_died_had_taken_is_moved_by_the_next(old, new):
+    async def number():
+        async with dwell.open(new) as queue:
+            return queue.store.number
+
+    mine = house.owner_into(asyncio.run(number()))
     with dwell.open(old) as queue:
         queue.put_many("orders", [b"%d" % at for at in range(1_500)])
-        queue.take("orders", 1_200, lease="1h", owner="takeover")
-        queue.put("other", b"")
-        queue.take("other", lease="1h", owner="somebody")
+        queue.take("orders", 1_200, lease="1h", owner=mine)
+        queue.put_many("other", [b""] * 2)
+        for owner in ("takeover", house.owner_into(1)):
+            queue.take("other", lease="1h", owner=owner)
     report = moved(new, old)
-    assert (report.moved, report.left.here) == (1_500, 1)
+    # What a worker of that name holds, or a takeover into another store, stays.
+    assert (report.moved, report.left.here) == (1_500, 2)
     assert report.balances
+
+
+@pytest.mark.parametrize("tried", [0, 2])
+def test_one_that_is_killed_leaves_last_attempts_to_the_next(old, new, tried):
+    with dwell.open(old) as queue:
+        queue.configure("orders", max_attempts=tried + 1)
+        queue.put("orders", b"a", id="a")
+        queue.put("orders", b"b", id="b", max_attempts=tried + 2)
+        queue.put("orders", b"c", id="c", max_attempts=tried + 1)
+        for _ in range(tried):
+            queue.release(queue.take("orders", 3), 0)
+
+    def killed():
+        Takeover._put = lambda self, *given: os.kill(os.getpid(), signal.SIGKILL)
+        moved(new, old)
+
+    process = beside(killed)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    with dwell.open(old) as queue:
+        held = queue.get("orders", ["a", "b", "c"])
+    minutes = [(one.lease_until_ms - time.time() * 1000) / 60_000 for one in held]
+    # That of a message that may be tried again ends soon, for the workers there.
+    assert minutes[1] < 1
+    assert min(minutes[0], minutes[2]) > 23 * 60
+    report = moved(new, old)
+    assert (report.moved, report.left.here, report.balances) == (3, 0, True)
+
+
+async def test_a_last_attempt_that_the_queue_refuses_is_held_as_long():
+    class Looking(HousePlace):
+        async def leave(self, load, places):
+            await super().leave(load, places)
+            leases.append(await there.get("t", "1"))
+
+    leases = []
+    async with dwell.open("memory:") as there, dwell.open("memory:") as here:
+        await there.put_many("t", [b"0", b"1"], ids=["0", "1"], max_attempts=1)
+        await here.configure("t", max_pending=1)
+        report = await Takeover(Looking(there), here, lambda report: None).run()
+        assert (report.moved, report.refused) == (1, 1)
+        back = await there.get("t", "1")
+    assert leases[0].lease_until_ms > (time.time() + 23 * 3600) * 1000
+    assert (back.state, back.attempt) == (State.READY, 0)
 
 
 def test_two_at_once_lose_nothing(tmp_path, new):

@@ -28,9 +28,11 @@ from dwell.queue.schedules.schedule import put_again
 from dwell.takeover.contract import MOST_LOOKS, UNSTEADY, Counts, Load, Stayed
 
 _LEASE = "60s"
+#: For messages on their last attempt, which are dead when it ends: until then the next takeover
+#: goes on with them.
+_LAST_LEASE = "24h"
 #: For messages that stay: a killed takeover must not keep them from workers for long.
 _LEFT_LEASE = "1h"
-_OWNER = "takeover"
 _STEP = 1_000
 #: The takeover waits for a delayed message that falls due sooner: a worker may be about to get it.
 _SOON_MS = 5_000
@@ -64,17 +66,30 @@ class _Lent(NamedTuple):
     versions: U64 | None = None
 
 
+def owner_into(target: int) -> str:
+    """Return the owner of what takeovers hold for a store of a number."""
+    return f"dwell-takeover-{target:08x}"
+
+
 class HousePlace:
     """All topics of an open queue, or some.
 
     Each goes to the topic of its name, or all ``into`` one; schedules and records of schedules keep
     their topics.
 
-    Leased messages stay with their takers, and dead messages stay in place.
+    Leased messages stay with their takers, and dead messages stay in place. ``target`` is the
+    number of the store that they go to: takeovers into another, and workers, have other owners.
     """
 
-    def __init__(self, queue: Queue, topics: Collection[str] = (), into: str | None = None) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        topics: Collection[str] = (),
+        into: str | None = None,
+        target: int = 0,
+    ) -> None:
         self._queue = queue
+        self._owner = owner_into(target)
         # Ids that a killed takeover has put are known again, however the store is addressed now.
         self._mark = moved_mark(queue.store.number)
         self._wanted = frozenset(map(values.topic, topics))
@@ -91,7 +106,7 @@ class HousePlace:
     async def open(self) -> None:
         """Find the topics, and messages that an interrupted takeover still holds."""
         self._round = await self._all_topics()
-        held = await self._queue.held(_OWNER)
+        held = await self._queue.held(self._owner)
         for topic in self._round:
             mine = [at for at, name in enumerate(held.topics) if name == topic]
             self._held += [held.picked(mine[at : at + _STEP]) for at in range(0, len(mine), _STEP)]
@@ -181,7 +196,17 @@ class HousePlace:
                 return _picked(found, mine)
 
     async def _take(self, topic: str, limit: int) -> Batch:
-        return await self._queue.take(topic, limit, lease=_LEASE, owner=_OWNER)
+        taken = await self._queue.take(topic, limit, lease=_LEASE, owner=self._owner)
+        if len(taken):
+            await self._hold_last(taken)
+        return taken
+
+    async def _hold_last(self, batch: Batch) -> None:
+        """Hold those messages of a topic longer that are on their last attempt."""
+        most = (await self._queue.settings(batch.topics[0])).max_attempts
+        allowed = np.where(batch.max_attempts, batch.max_attempts, most)
+        if last := np.flatnonzero(batch.attempt >= allowed).tolist():
+            await self._queue.touch(batch.picked(last), _LAST_LEASE)
 
     def _load(self, batch: Batch, *, is_taken: bool, versions: U64 | None = None) -> Load:
         bodies, arrays = batch.bodies, {name: getattr(batch, name) for name in PUT_ARRAYS}
@@ -239,6 +264,7 @@ class HousePlace:
         batch = batch.picked(places)
         if is_taken:
             await self._queue.touch(batch, _LEFT_LEASE)
+            await self._hold_last(batch)
             self._left.append(batch)
         else:
             self._left_ids |= {(batch.topics[0], id_) for id_ in batch.ids}

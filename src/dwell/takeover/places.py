@@ -76,7 +76,7 @@ async def mover_from(
                     f"from: got {shown(url)!r:.80}, which is --store by another name; expected "
                     "another store"
                 )
-            yield Takeover(HousePlace(there, topics, into), queue, tell)
+            yield Takeover(HousePlace(there, topics, into, queue.store.number), queue, tell)
 
 
 def _rabbitmq(url: str, queue: Queue, into: str | None) -> Place:
