@@ -129,6 +129,29 @@ def test_large_bodies_go_in_batches_that_fit(tmp_path, monkeypatch):
     assert len(messages(tmp_path / "store", "t")) == 30
 
 
+async def test_large_bodies_are_read_a_few_at_a_time(monkeypatch):
+    put, ahead = Copier._copy, []
+
+    class Large:
+        read = 0
+
+        def entries(self):
+            for number in range(60):
+                self.read += 1
+                yield Entry(f"{number}", f"n{number}", "t", b"x" * 700_000, due_ms=_LATER_MS)
+
+    async def noted(self, entries, **how):
+        ahead.append(source.read - self.report.moved)
+        await put(self, entries, **how)
+
+    monkeypatch.setattr(Copier, "_copy", noted)
+    source = Large()
+    async with Queue(store_at("memory:", RealClock(), {})) as queue:
+        report = await Copier(source, queue, lambda report: None).run()
+    assert (report.put["created"], report.is_whole) == (60, True)
+    assert max(ahead) * 700_000 < MAX_BATCH_BYTES
+
+
 def test_something_else_of_that_name_is_kept_and_told(tmp_path):
     store = tmp_path / "store"
 

@@ -137,6 +137,16 @@ def test_a_zone_holds_for_the_lines_below_it(tmp_path):
     assert "Mars/Base" in reasons(report)["line 5"]
 
 
+def test_a_random_delay_holds_for_the_lines_below_it(tmp_path):
+    text = "0 1 * * * a\nRANDOM_DELAY=30\n0 2 * * * b\nRANDOM_DELAY=soon\n0 3 * * * c\n"
+    text += "RANDOM_DELAY=0\n0 4 * * * d\n"
+    report = copied(tmp_path / "store", _file(tmp_path, text))
+    found = schedules(tmp_path / "store").values()
+    jitters = {msgspec.json.decode(one.body)["command"]: one.jitter_ms for one in found}
+    assert jitters == {"a": 0, "b": 30 * 60_000, "d": 0}
+    assert reasons(report) == {"line 5": "RANDOM_DELAY: got 'soon', expected minutes"}
+
+
 def test_a_system_crontab_names_users(tmp_path):
     text = "17 * * * * root cd / && run-parts /etc/cron.hourly\n@daily www\n@daily bin  true\n"
     url = _file(tmp_path, text)

@@ -7,7 +7,7 @@ a copier that was killed is run again, and two at once put nothing twice.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -30,6 +30,8 @@ from dwell.takeover.entries import Entry, Source
 
 #: How many entries are read at a time, and how many are listed in a report.
 _STEP, _MOST_TOLD = 500, 1_000
+#: How many bytes of bodies are read at a time, about.
+_MOST_BYTES = MAX_BATCH_BYTES // 2
 #: Messages are compared with each other, each with its body, so many at a time.
 _LOOK = 100
 _EXTRA_BYTES = 1_024
@@ -104,7 +106,7 @@ class Copier:
         with contextlib.closing(self._source.entries()) as entries:  # type: ignore[type-var]
             while not self._is_stopping:
                 # A source may wait for a database.
-                some = await asyncio.to_thread(lambda: list(islice(entries, _STEP)))
+                some = await asyncio.to_thread(_read, entries)
                 if not some:
                     report.is_whole = True
                     break
@@ -122,7 +124,7 @@ class Copier:
                 groups.setdefault(one.topic, []).append(one)
         for topic, group in groups.items():
             sizes = [len(one.row.body) + _EXTRA_BYTES for one in group]
-            for place in places(sizes, MAX_BATCH_BYTES // 2):
+            for place in places(sizes, _MOST_BYTES):
                 if dry_run:
                     await self._compare(topic, group[place], free="created")
                 else:
@@ -209,6 +211,18 @@ class Copier:
         if len(report.told) < _MOST_TOLD:
             told = Told(result, entry.where, entry.name, entry.topic, next_at, reason)
             report.told.append(told)
+
+
+def _read(entries: Iterator[Entry]) -> list[Entry]:
+    """Return the next entries of a source, as many as fit in memory together."""
+    some: list[Entry] = []
+    total_bytes = 0
+    for entry in islice(entries, _STEP):
+        some.append(entry)
+        total_bytes += len(entry.body)
+        if total_bytes >= _MOST_BYTES:
+            break
+    return some
 
 
 def _is_same(one: _Made, found: Message) -> bool:

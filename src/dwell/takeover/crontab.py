@@ -34,6 +34,8 @@ _USER = re.compile(r"([^ \t]+)[ \t]+(.+)", re.DOTALL)
 #: A command up to its end: a backslash goes with what follows, which may be another.
 _COMMAND = re.compile(r"(?:\\.|[^%])*", re.DOTALL)
 _PAIR = re.compile(r"\\(.)", re.DOTALL)
+#: By how many minutes at most cronie delays the lines below.
+_DELAY, _MINUTES = "RANDOM_DELAY", re.compile("[0-9]{1,9}")
 #: How much of a name is from the command.
 _WORD_CHARS = 40
 
@@ -116,7 +118,12 @@ class Crontab:
         if names[name] > 1:
             # Cron runs a line as often as it is there.
             name = f"{name}-{names[name]}"
-        words = {"cron": when, "zone": line.zone or zone}
+        words: dict[str, object] = {"cron": when, "zone": line.zone or zone}
+        delay = line.variables.get(_DELAY, "0")
+        if not _MINUTES.fullmatch(delay):
+            return Entry(where, reason=f"{_DELAY}: got {delay!r:.40}, expected minutes")
+        if int(delay):
+            words["jitter"] = f"{int(delay)}m"
         return Entry(where, name, self._topic, _body(line), words)
 
 

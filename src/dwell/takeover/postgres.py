@@ -12,7 +12,7 @@ from dwell.errors import InvalidUrl, ServerUnreachable
 
 _PATIENCE_S = 10
 #: How many rows are sent at a time.
-_STEP = 500
+_STEP = 20
 
 
 def options_for(url: str) -> dict[str, Any]:
