@@ -26,9 +26,9 @@ MINUTE_MS = 60_000
 
 
 @contextlib.asynccontextmanager
-async def opened(firers=1, store=MemoryStore):
+async def opened(firers=1, store=MemoryStore, clock_of=dwell.SimulatedClock):
     """Give a queue at nine o'clock, its clock, and so many who fire its schedules."""
-    clock = dwell.SimulatedClock(NINE_MS)
+    clock = clock_of(NINE_MS)
     async with dwell.Queue(store(clock)) as queue:
         tasks = [asyncio.create_task(queue.schedules.fire()) for _ in range(firers)]
         try:

@@ -23,6 +23,19 @@ STORES = pytest.mark.parametrize("store", [MemoryStore, in_a_folder])
 AHEAD = pytest.mark.parametrize("ahead_ms", [5 * MINUTE_MS, DAY_MS, 365 * DAY_MS])
 
 
+class SetClock(dwell.SimulatedClock):
+    """Can be set, while no time passes."""
+
+    _set_ms = 0
+
+    def monotonic_ms(self):
+        return self.now_ms() - self._set_ms
+
+    def set(self, step_ms):
+        self._set_ms += step_ms
+        self.advance(step_ms)
+
+
 async def goes_on(queue, clock, count=3):
     """Wait until the schedule fires at the next minutes of the clock as it is now."""
     await until_async(lambda: is_next(queue, clock))
@@ -219,7 +232,7 @@ async def test_a_schedule_that_has_ended_fires_nothing_again_after_a_clock_that_
     store, misfire
 ):
     """Of what it has put, only moments that came again while the clock was behind come twice."""
-    async with opened(1, store) as (queue, clock):
+    async with opened(1, store, SetClock) as (queue, clock):
         await queue.configure("t", remember_ms=0)
         words = {"every": "1m", "misfire": misfire, "end": "2026-11-24T09:10:00Z"}
         await queue.schedules.put("s", "t", b"", **words)
@@ -229,15 +242,43 @@ async def test_a_schedule_that_has_ended_fires_nothing_again_after_a_clock_that_
         await until_async(lambda: is_gone(queue, "s"))
         assert await ids(queue) == names(*range(1, 11))
         clock.advance(20 * MINUTE_MS)
-        clock.advance(-28 * MINUTE_MS)
+        clock.set(-28 * MINUTE_MS)
         await until_async(lambda: is_waiting(queue, clock))
         clock.advance(MINUTE_MS)
         await fired(queue, clock)
         again = await ids(queue)
         assert again in ([], names(3))
-        clock.advance(27 * MINUTE_MS)
+        clock.set(27 * MINUTE_MS)
         await until_async(lambda: is_gone(queue, "s"))
         assert await ids(queue) == []
+
+
+@STORES
+@pytest.mark.parametrize("misfire", ["all", "once", "skip"])
+@pytest.mark.parametrize("late_ms", [0, 1_000, 50_000])
+@pytest.mark.parametrize("is_changed", [False, True])
+async def test_no_moment_is_left_out_after_a_clock_that_was_ahead(
+    store, misfire, late_ms, is_changed
+):
+    """Also the last moment of that clock, and also by a firer that is late."""
+    async with opened(1, store, SetClock) as (queue, clock):
+        await queue.configure("t", remember_ms=0)
+        await queue.schedules.put("s", "t", b"", every="1m", misfire=misfire)
+        clock.set(10 * MINUTE_MS + 30_000)
+        await fired(queue, clock)
+        await ids(queue)
+        clock.set(-10 * MINUTE_MS - 30_000)
+        await until_async(lambda: is_next(queue, clock))
+        if is_changed:
+            await queue.schedules.change("s", ttl="1h")
+        clock.advance(late_ms)
+        found = []
+        for _ in range(12):
+            clock.advance(MINUTE_MS)
+            await fired(queue, clock)
+            found += await ids(queue)
+        assert found[-1] in (names(12)[0], names(13)[0])
+        assert found == names(*range(1, len(found) + 1))
 
 
 async def is_waiting(queue, clock):
@@ -303,27 +344,27 @@ def message_of(schedule, message):
 
 async def test_a_change_while_the_clock_is_behind_keeps_the_later_mark():
     """Also a run by hand, which changes a schedule whose messages must not overlap."""
-    async with opened(1) as (queue, clock):
+    async with opened(1, clock_of=SetClock) as (queue, clock):
         await queue.configure("t", remember_ms=0)
         for name in ("s", "r"):
             await queue.schedules.put(name, name, b"", every="1m", misfire="all", overlap="skip")
             await queue.configure(name, remember_ms=0)
         found = {"s": [], "r": []}
 
-        async def step(ms):
-            clock.advance(ms)
+        async def step(ms, change=clock.advance):
+            change(ms)
             for name in found:
                 await fired(queue, clock, name)
                 found[name] += await ids(queue, name)
 
         for _ in range(10):
             await step(MINUTE_MS)
-        clock.advance(-8 * MINUTE_MS)
+        clock.set(-8 * MINUTE_MS)
         for name in found:
             await until_async(lambda name=name: is_next_of(queue, clock, name))
         await queue.schedules.change("s", ttl="1h")
         await queue.schedules.run("r")
-        await step(8 * MINUTE_MS)
+        await step(8 * MINUTE_MS, clock.set)
         await step(MINUTE_MS)
         by_hand = [id_ for id_ in found["r"] if not id_.endswith("00Z")]
         assert len(by_hand) == 1
@@ -408,7 +449,7 @@ async def is_later(queue, clock):
 @pytest.mark.parametrize("misfire", ["once", "all", "skip"])
 @pytest.mark.parametrize("back_ms", [20 * MINUTE_MS, 10 * DAY_MS])
 async def test_a_clock_that_was_behind_lets_nothing_fire_again(store, misfire, back_ms):
-    async with opened(2, store) as (queue, clock):
+    async with opened(2, store, SetClock) as (queue, clock):
         await queue.schedules.put("s", "t", b"", every="1m", misfire=misfire)
         await queue.configure("t", remember_ms=1_000)
         before = []
@@ -417,13 +458,13 @@ async def test_a_clock_that_was_behind_lets_nothing_fire_again(store, misfire, b
             await fired(queue, clock)
             before += await ids(queue)
         assert before == names(*range(1, 16))
-        clock.advance(-back_ms)
+        clock.set(-back_ms)
         # What it puts by the time that the clock shows has other names, or is put a second time.
         await until_async(lambda: is_next(queue, clock))
         clock.advance(MINUTE_MS)
         await fired(queue, clock)
         await ids(queue)
-        clock.advance(back_ms - MINUTE_MS)
+        clock.set(back_ms - MINUTE_MS)
         await fired(queue, clock)
         found = await ids(queue)
         for _ in range(3):

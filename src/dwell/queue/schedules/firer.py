@@ -184,7 +184,8 @@ class Firer:
 
     async def _fire_own(self, messages: Sequence[Message], now_ms: int) -> None:
         # Some rules take long to compute, and the event loop has other work.
-        reckoning = Reckoning(messages, now_ms, self._fired(messages, now_ms))
+        fired, forward_ms = self._fired(messages, now_ms), self._setback.forward_ms
+        reckoning = Reckoning(messages, now_ms, fired, forward_ms)
         await reckoning.wait(_RECKONING_S)
         found, slow, left = reckoning.cut()
         if slow is not None:

@@ -44,13 +44,19 @@ class Cut(NamedTuple):
 class Reckoning:
     """Computes the plans of messages, one after the other.
 
-    ``fired`` has the last fired moments of schedules whose messages do not tell them.
+    ``fired`` has the last fired moments of schedules whose messages do not tell them;
+    ``forward_ms`` is as for :func:`since_ms`.
     """
 
     def __init__(
-        self, messages: Sequence[Message], now_ms: int, fired: Mapping[str, int] | None = None
+        self,
+        messages: Sequence[Message],
+        now_ms: int,
+        fired: Mapping[str, int] | None = None,
+        forward_ms: int | None = None,
     ) -> None:
         self._messages, self._now_ms, self._fired = messages, now_ms, fired or {}
+        self._forward_ms = forward_ms
         self._found: list[Work | Bad] = []
         self._begun, self._is_cut = 0, False
         self._lock = threading.Lock()
@@ -88,26 +94,26 @@ class Reckoning:
                 if self._is_cut:
                     break
                 self._begun += 1
-            found = _reckoned(message, self._now_ms, self._fired.get(message.id, -1))
+            found = self._reckoned(message)
             with self._lock:
                 self._found.append(found)
 
+    def _reckoned(self, message: Message) -> Work | Bad:
+        """Return the plan of a message, or the reason why the message is not a valid schedule."""
+        try:
+            schedule = schedule_of(message)
+            since = since_ms(message, self._now_ms, schedule, self._forward_ms)
+            since = max(since, self._fired.get(message.id, -1))
+            return Work(message, schedule, _plan_of(schedule, since, self._now_ms))
+        except InvalidInput as error:
+            return Bad(message, str(error))
+        except Exception as error:
+            # One bad message must not stop the other schedules.
+            return Bad(message, f"schedule {message.id}: {type(error).__name__}: {error}")
 
-def _reckoned(message: Message, now_ms: int, fired_ms: int) -> Work | Bad:
-    """Return the plan of a message, or the reason why the message is not a valid schedule."""
-    try:
-        schedule = schedule_of(message)
-        return Work(message, schedule, _plan_of(message, schedule, now_ms, fired_ms))
-    except InvalidInput as error:
-        return Bad(message, str(error))
-    except Exception as error:
-        # One bad message must not stop the other schedules.
-        return Bad(message, f"schedule {message.id}: {type(error).__name__}: {error}")
 
-
-def _plan_of(message: Message, schedule: Schedule, now_ms: int, fired_ms: int) -> Plan:
+def _plan_of(schedule: Schedule, since: int, now_ms: int) -> Plan:
     how = (schedule.misfire, schedule.grace_ms)
-    since = max(since_ms(message, now_ms, schedule), fired_ms)
     if schedule.paused:
         # The message of a paused schedule was rescheduled by hand.
         return Plan(since, [], None, now_ms + NEVER_MS)
@@ -115,5 +121,5 @@ def _plan_of(message: Message, schedule: Schedule, now_ms: int, fired_ms: int) -
     knows_passed = schedule.overlap != "queue"
     found = plan(schedule.times, since, now_ms, *how, ahead_ms=AHEAD_MS, knows_passed=knows_passed)
     if found.next_ms is not None and found.next_ms - now_ms > MAX_DELAY_MS:
-        raise InvalidSchedule(f"schedule {message.id}: fires next in more than 100 years")
+        raise InvalidSchedule(f"schedule {schedule.name}: fires next in more than 100 years")
     return found

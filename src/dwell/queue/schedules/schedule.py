@@ -260,17 +260,22 @@ def told_ms(message: Message) -> int | None:
     return _said_ms(told_text(message), _SINCE) if fired is None else fired
 
 
-def since_ms(message: Message, now_ms: int, schedule: Schedule | None = None) -> int:
+def since_ms(
+    message: Message,
+    now_ms: int,
+    schedule: Schedule | None = None,
+    forward_ms: int | None = None,
+) -> int:
     """Return the moment after which a schedule fires.
 
     A text with a future moment was written by a clock that was ahead, so the schedule fires from
-    now on. When the later mark is in the past, the clock was behind in between, and all moments up
-    to the mark have been put.
+    now on. The later mark counts if the clock has gone forward past it, at ``forward_ms``: then the
+    clock had been behind, and all moments up to the mark have been put.
     """
     told, mark = told_ms(message), mark_ms(message, schedule)
     # The due of a schedule without a text is its first moment.
     since = next_ms(message) - 1 if told is None else told
-    if mark is not None and since < mark <= now_ms:
+    if mark is not None and forward_ms is not None and since < mark <= min(forward_ms, now_ms):
         return mark
     return since if told is None or told <= now_ms + SETBACK_MS else now_ms
 

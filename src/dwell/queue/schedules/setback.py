@@ -56,12 +56,20 @@ class Setback:
 
     def __init__(self, queue: Carrier) -> None:
         self._queue = queue
-        self._latest_ms = queue.clock.now_ms()
+        #: When the clock went forward by more than time has passed, if that was its last step.
+        self.forward_ms: int | None = None
+        self._latest_ms = self._seen_ms = queue.clock.now_ms()
+        self._seen_monotonic_ms = queue.clock.monotonic_ms()
         self._ended: dict[str, _Ended] = {}
         self._ended_bytes = 0
 
     def note(self, now_ms: int) -> None:
-        """Note the time of a firing."""
+        """Note the time of a firing, and whether the clock was set since the last one."""
+        monotonic_ms = self._queue.clock.monotonic_ms()
+        step_ms = now_ms - self._seen_ms - (monotonic_ms - self._seen_monotonic_ms)
+        if abs(step_ms) > SETBACK_MS:
+            self.forward_ms = now_ms if step_ms > 0 else None
+        self._seen_ms, self._seen_monotonic_ms = now_ms, monotonic_ms
         self._latest_ms = max(self._latest_ms, now_ms)
 
     def note_end(self, message: Message, schedule: Schedule, fired_ms: int) -> None:
