@@ -7,6 +7,7 @@ messages were lost with the last connection.
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aio_pika
@@ -55,9 +56,9 @@ class Connection:
                 await self.close()
                 # The client logs at each attempt the error that it also raises.
                 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
-                async with asyncio.timeout(_CONNECT_S):
+                async with calling(_CONNECT_S):
                     self._connection = await aio_pika.connect(self._address.url)
-            async with asyncio.timeout(_CONNECT_S):
+            async with calling(_CONNECT_S):
                 channel = await self._connection.channel(on_return_raises=True)
                 self._channel = await channel.get_underlay_channel()
         except FAULTS as error:
@@ -77,8 +78,28 @@ class Connection:
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
             with contextlib.suppress(*FAULTS):
-                async with asyncio.timeout(_CLOSE_S):
+                async with calling(_CLOSE_S):
                     await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def calling(most_s: float | None = None) -> AsyncIterator[None]:
+    """Limit the time of calls of the client, and raise one of FAULTS if a connection is lost."""
+    try:
+        async with asyncio.timeout(most_s):
+            yield
+    except Exception as error:
+        if (known := fault_of(error)) is error:
+            raise
+        raise known from None
+
+
+def fault_of(error: BaseException) -> BaseException:
+    """Return an error of the client; a ConnectionError for a plain Exception, without a subclass.
+
+    With it the client fails calls in flight when a connection ends and it knows no reason.
+    """
+    return ConnectionError("the connection was lost") if type(error) is Exception else error
 
 
 def words(error: BaseException) -> str:

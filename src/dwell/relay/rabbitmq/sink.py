@@ -24,7 +24,7 @@ from dwell.message import REASON_HEADER
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.rabbitmq import properties
 from dwell.relay.rabbitmq.address import Address
-from dwell.relay.rabbitmq.connection import FAULTS, Connection, words
+from dwell.relay.rabbitmq.connection import FAULTS, Connection, fault_of, words
 from dwell.relay.rabbitmq.properties import Properties
 from dwell.relay.rabbitmq.target import parts_of
 from dwell.relay.record import Record, Refusal
@@ -135,7 +135,8 @@ async def _publish(channel: Any, one: _Outgoing) -> None:
 def _error_of(task: "asyncio.Future[None]") -> BaseException | None:
     if task.cancelled():
         return TimeoutError()
-    return task.exception()
+    error = task.exception()
+    return None if error is None else fault_of(error)
 
 
 def _is_shared(error: BaseException | None) -> bool:

@@ -20,7 +20,7 @@ from dwell.message import MAX_DELAY_MS
 from dwell.relay.contract import Lanes
 from dwell.relay.rabbitmq import properties
 from dwell.relay.rabbitmq.address import Address
-from dwell.relay.rabbitmq.connection import FAULTS, Connection
+from dwell.relay.rabbitmq.connection import FAULTS, Connection, calling
 from dwell.relay.rabbitmq.death import expired
 from dwell.relay.record import Record
 from dwell.relay.rules import is_said
@@ -82,7 +82,7 @@ class RabbitMQSource:
         asking = Connection(self._address)
         try:
             channel = await asking.channel()
-            async with asyncio.timeout(_ASK_S):
+            async with calling(_ASK_S):
                 told = await channel.queue_declare(self._address.queue, passive=True)
         except FAULTS as error:
             raise asking.unreachable(error) from None
@@ -125,7 +125,7 @@ class RabbitMQSource:
         asking = Connection(self._address)
         try:
             channel = await asking.channel()
-            async with asyncio.timeout(_ASK_S):
+            async with calling(_ASK_S):
                 await channel.basic_qos(prefetch_count=1)
                 await channel.basic_consume(
                     self._address.queue, _passed_over, arguments={_STREAM: "first"}
@@ -171,7 +171,7 @@ class RabbitMQSource:
                 self._came.set()
 
         try:
-            async with asyncio.timeout(_ASK_S):
+            async with calling(_ASK_S):
                 await channel.basic_qos(prefetch_count=self._prefetch)
                 told = await channel.basic_consume(self._address.queue, came)
         except FAULTS as error:
@@ -267,11 +267,12 @@ class RabbitMQSource:
         before = [tag for tag in tags if tag < first]
         try:
             channel = await self._connection.channel()
-            if before:
-                await channel.basic_ack(max(before), multiple=True)
-            for tag in tags:
-                if tag > first:
-                    await channel.basic_ack(tag)
+            async with calling():
+                if before:
+                    await channel.basic_ack(max(before), multiple=True)
+                for tag in tags:
+                    if tag > first:
+                        await channel.basic_ack(tag)
             self._held += len(mine)
             is_narrowed = self._prefetch < self._address.prefetch
             if is_narrowed and self._held >= _WIDENED_AFTER and not self._unacked:
