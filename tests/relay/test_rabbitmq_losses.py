@@ -65,7 +65,7 @@ def test_messages_come_again_when_their_ack_is_lost(queues, caplog):
     assert "the connection was lost" in caplog.text
 
 
-@pytest.mark.parametrize("call", ["count", "_refuse_stream"])
+@pytest.mark.parametrize("call", ["count", "refuse_stream"])
 def test_a_question_without_an_answer_is_told_as_a_broker_that_is_away(queues, lost, call):
     mine = queues()
 

@@ -136,6 +136,24 @@ def test_a_dry_run_counts_and_moves_nothing(client, number, tmp_path):
     assert (told["cmd-put"], told["total-jobs"], told["cmd-delete"]) == (9, 9, 0)
 
 
+def test_what_a_killed_takeover_left_for_itself_is_deleted(client, number, tmp_path):
+    """Jobs of others in its tube stay there."""
+    fill(client, count=9)
+    client.use("dwell-takeover")
+    for body in (b"", b"", b"others"):
+        client.put(body, 0, 3_600, 1)
+    client.put(b"", 0, 0, 60)
+    report = moved(tmp_path, address(number), dry_run=True)
+    assert (report.found.delayed, report.found.ready) == (6, 3)
+    assert client.stats_tube("dwell-takeover")["current-jobs-delayed"] == 3
+    report = moved(tmp_path, address(number))
+    assert (report.moved, report.balances, report.is_whole) == (9, True, True)
+    told = client.stats_tube("dwell-takeover")
+    assert (told["current-jobs-delayed"], told["current-jobs-ready"]) == (1, 1)
+    with dwell.open(tmp_path) as queue:
+        assert list(queue.stats().topics) == ["orders"]
+
+
 def test_what_is_too_large_stays_and_stops_nothing(client, number, tmp_path):
     client.use("orders")
     client.put(b"x" * (MAX_BODY_BYTES + 1))

@@ -201,11 +201,12 @@ def test_what_stays_is_not_told_as_delivered_before(queues, tmp_path):  # noqa: 
     assert [(one.held_back, one.again) for one in reports] == [(1, 0)] * 2
 
 
-def test_a_stream_is_refused(queues, tmp_path):  # noqa: F811
+@pytest.mark.parametrize("is_dry", [False, True])
+def test_a_stream_is_refused(queues, tmp_path, is_dry):  # noqa: F811
     mine = queues()
     mine.declare(stream := f"{mine.name}-stream", **{"x-queue-type": "stream"})
     with pytest.raises(InvalidUrl, match="stream"):
-        moved(tmp_path, f"{mine.hosts}/?queue={stream}")
+        moved(tmp_path, f"{mine.hosts}/?queue={stream}", dry_run=is_dry)
 
 
 def test_what_cancels_another_comes_to_nothing_and_ends_nothing(queues, tmp_path):  # noqa: F811

@@ -46,7 +46,8 @@ _PATIENCE_S = 10.0
 _SCAN = 1_000
 #: The takeover waits for a delayed job with less left, in seconds: a worker may be about to get it.
 _SOON_S = 5
-_PROBE = "dwell-takeover"
+#: The tube of the job that has the last number, and that job's priority, delay and time to run.
+_PROBE, _PROBE_JOB = "dwell-takeover", ("0", "3600", "1")
 #: The longest delay of a put, because the queue's clock may be behind this one.
 _MOST_DELAY_MS = MAX_DELAY_MS - 24 * 3_600_000
 #: No list and no job is larger: a server that is not beanstalkd may announce any size.
@@ -109,7 +110,9 @@ class BeanstalkPlace:
         self._batch = max(MAX_BATCH_BYTES // 2 // int(said["max-job-size"]), 1)
         if not self._tubes:
             listed = (await self._link.ask(["list-tubes"]))[0].decode().splitlines()
-            self._tubes = [line.removeprefix("- ").strip('"') for line in listed[1:]]
+            tubes = (line.removeprefix("- ").strip('"') for line in listed[1:])
+            # A takeover that was killed may have left its own job.
+            self._tubes = [tube for tube in tubes if tube != _PROBE]
         for tube in self._tubes:
             self._topic_of(tube)
         await self._link.ask([f"watch {tube}" for tube in self._tubes])
@@ -117,7 +120,8 @@ class BeanstalkPlace:
     async def _begin(self) -> None:
         """Find the last number; a dry run does not come here, as this puts a job."""
         said = _fields((await self._link.ask(["stats"]))[0])
-        probe = [f"use {_PROBE}", "put 0 3600 1 0\r\n"]
+        await self._clear()
+        probe = [f"use {_PROBE}", f"put {' '.join(_PROBE_JOB)} 0\r\n"]
         put = (await self._link.ask(probe))[1]
         self._is_draining = put == b"DRAINING"
         if self._is_draining:
@@ -127,6 +131,22 @@ class BeanstalkPlace:
             raise self._link.gone(put.decode())
         self._last = int(put.split()[1]) - 1
         await self._link.ask([f"delete {self._last + 1}"])
+
+    async def _clear(self) -> None:
+        """Delete what takeovers that were killed have put for the last number."""
+        peeks = [f"use {_PROBE}", "peek-delayed", "peek-ready"]
+        while True:
+            told = [one.split() for one in await self._link.ask(peeks)]
+            numbers = [int(one[1]) for one in told if one[0] == b"FOUND" and one[2] == b"0"]
+            stats = await self._link.ask([f"stats-job {number}" for number in numbers])
+            own = [
+                number
+                for number, one in zip(numbers, map(_fields, stats), strict=True)
+                if (one.get("pri"), one.get("delay"), one.get("ttr")) == _PROBE_JOB
+            ]
+            if not own:
+                return
+            await self._link.ask([f"delete {number}" for number in own])
 
     async def _highest(self) -> int:
         """Return the highest number among the next jobs of the tubes, 0 without jobs."""

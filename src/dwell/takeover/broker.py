@@ -65,7 +65,8 @@ class RabbitMQPlace:
         self._looks = 0
 
     async def open(self) -> None:
-        """Do nothing: the first read connects."""
+        """Refuse a stream, for a dry run as well; raises InvalidUrl or BrokerUnreachable."""
+        await self._source.refuse_stream()
 
     async def counts(self) -> Counts:
         """Return the counts, after it has put back what was not acked: RabbitMQ counts only that.

@@ -98,8 +98,7 @@ class RabbitMQSource:
 
         Raises InvalidUrl for a stream.
         """
-        if not self._is_queue:
-            await self._refuse_stream()
+        await self.refuse_stream()
         channel = await self._channel()
         if self._deferred and time.monotonic() >= self._rested_s:
             self._records.extendleft(reversed(self._deferred))
@@ -117,11 +116,14 @@ class RabbitMQSource:
         count = min(limit, len(self._records))
         return [self._records.popleft() for _ in range(count)]
 
-    async def _refuse_stream(self) -> None:
+    async def refuse_stream(self) -> None:
         """Raise InvalidUrl for a stream: it is read from its end, and keeps no position.
 
         The type of a queue cannot be queried, but only a stream accepts a consumer with an offset.
+        Raises BrokerUnreachable.
         """
+        if self._is_queue:
+            return
         asking = Connection(self._address)
         try:
             channel = await asking.channel()
