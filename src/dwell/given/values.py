@@ -211,7 +211,7 @@ def headers(value: object, field: str = "headers") -> dict[str, str] | None:
     if len(value) > MAX_HEADERS:
         raise InvalidHeaders(f"{field}: got {len(value)} headers, expected {allowed}")
     try:
-        size = sum(len(str.encode(part)) for pair in value.items() for part in pair)
+        size = len("".join(value).encode()) + len("".join(value.values()).encode())
     except (TypeError, UnicodeEncodeError):
         raise refusal(InvalidHeaders, field, value, allowed) from None
     if size > MAX_HEADERS_BYTES:

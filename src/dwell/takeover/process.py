@@ -6,12 +6,16 @@ from collections.abc import Callable, Collection
 
 from dwell.clock import RealClock
 from dwell.errors import InvalidSettings
+from dwell.garbage import collect_seldom
 from dwell.handle import store_at
 from dwell.queue import Queue
 from dwell.takeover.copier import Copied
 from dwell.takeover.places import mover_from
 from dwell.takeover.takeover import Report
 from dwell.urls import shown
+
+#: The number of objects in a few batches of messages.
+_OBJECTS = 100_000
 
 
 def run(
@@ -53,4 +57,5 @@ async def _run(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, mover.stop)
+        collect_seldom(_OBJECTS)
         return await mover.run(dry_run=dry_run)

@@ -42,6 +42,7 @@ _TEXTS = (
         for what in ("name", "timeout")
     ),
 )
+_HEADERS = tuple(f"rq-{name.replace('_', '-')}" for name in _TEXTS)
 #: Headers are for people, so a longer description or meta is cut.
 _MOST_CHARS = 200
 _PICKLE, _JSON = "application/x-python-pickle", "application/json"
@@ -230,10 +231,9 @@ class RqPlace(HashesPlace):
             raise Stays("they repeat")
         body = _unpacked(data)
         headers = {"content-type": _JSON if body[:1] in (b"[", b"{") else _PICKLE}
-        for name, value in zip(_TEXTS, texts, strict=True):
+        for name, value in zip(_HEADERS, texts, strict=True):
             if value:
-                text = value.decode(errors="replace")[:_MOST_CHARS]
-                headers[f"rq-{name.replace('_', '-')}"] = text
+                headers[name] = value.decode(errors="replace")[:_MOST_CHARS]
         score_ms = None if job.score is None else self.due_ms(part, job.score)
         due_ms = now_ms if score_ms is None else due_of(score_ms, now_ms)
         expires_ms = _expires_ms(due_ms, now_ms, left_ms, None if score_ms is None else ttl)
