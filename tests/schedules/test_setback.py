@@ -54,8 +54,8 @@ async def is_there(queue, clock, minute):
     return await queue.get("t", names(minute)[0]) is not None
 
 
-async def is_next(queue, clock):
-    found = await queue.schedules.get("s")
+async def is_next(queue, clock, name="s"):
+    found = await queue.schedules.get(name)
     return (
         found is not None
         and found.state is State.DELAYED
@@ -207,13 +207,7 @@ async def test_a_schedule_that_ended_by_a_clock_that_was_ahead_goes_on(store, ru
         # The last moment of each was put by that clock.
         last = await ids(queue)
         clock.advance(-DAY_MS)
-
-        async def is_back():
-            clock.advance(1)
-            found = await queue.schedules.get("s")
-            return found is not None and found.state is State.DELAYED
-
-        await until_async(is_back)
+        await until_async(lambda: is_waiting(queue, clock))
         assert (await queue.schedules.get("kept")).schedule.body == b"new"
         found = []
         for _ in range(8):
@@ -281,9 +275,9 @@ async def test_no_moment_is_left_out_after_a_clock_that_was_ahead(
         assert found == names(*range(1, len(found) + 1))
 
 
-async def is_waiting(queue, clock):
+async def is_waiting(queue, clock, name="s"):
     clock.advance(1)
-    found = await queue.schedules.get("s")
+    found = await queue.schedules.get(name)
     return found is not None and found.state is State.DELAYED
 
 
@@ -299,12 +293,7 @@ async def test_a_schedule_that_was_removed_after_its_end_stays_removed(store):
         await queue.schedules.put("s", "t", b"new", every="90d")
         await queue.schedules.remove("s")
         clock.advance(-HOUR_MS)
-
-        async def is_back():
-            clock.advance(1)
-            return await queue.schedules.get("other") is not None
-
-        await until_async(is_back)
+        await until_async(lambda: is_waiting(queue, clock, "other"))
         assert await queue.schedules.get("s") is None
 
 
@@ -361,7 +350,7 @@ async def test_a_change_while_the_clock_is_behind_keeps_the_later_mark():
             await step(MINUTE_MS)
         clock.set(-8 * MINUTE_MS)
         for name in found:
-            await until_async(lambda name=name: is_next_of(queue, clock, name))
+            await until_async(lambda name=name: is_next(queue, clock, name))
         await queue.schedules.change("s", ttl="1h")
         await queue.schedules.run("r")
         await step(8 * MINUTE_MS, clock.set)
@@ -372,12 +361,6 @@ async def test_a_change_while_the_clock_is_behind_keeps_the_later_mark():
         for name in found:
             assert len(found[name]) == len(set(found[name])), found[name]
             assert found[name][-1] == names(11, name=name)[0]
-
-
-async def is_next_of(queue, clock, name):
-    clock.advance(1)
-    found = await queue.schedules.get(name)
-    return found.state is State.DELAYED and found.next_ms <= clock.now_ms() + MINUTE_MS
 
 
 async def is_gone(queue, name):
