@@ -1,7 +1,7 @@
 """The whole design on one page: the message, its states, its transitions and its limits.
 
 All times are whole milliseconds (``_ms``): points in time since the epoch, or spans. The state
-machine is data (:data:`TRANSITIONS`), from which the docs and the tests are derived.
+machine is data (:data:`TRANSITIONS`); the docs and the tests are derived from it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -96,7 +96,7 @@ class State(_Word):
 
 
 class Result(_Word):
-    """What a verb did to one message: the truth, one word a message."""
+    """The result of a verb for one message."""
 
     CREATED = 1
     KEPT = 2
@@ -115,7 +115,7 @@ class Result(_Word):
 
 
 class Kind(_Word):
-    """What an event says happened to one message; TRANSITIONS has the states before and after."""
+    """The kind of an event; TRANSITIONS has the states before and after."""
 
     PUT = 1
     REPLACE = 2
@@ -221,14 +221,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """The optional parts of a message, stored as one MessagePack value beside its body."""
+    """The optional parts of a message, stored as one MessagePack value with its body."""
 
     key: str | None = None
     headers: dict[str, str] = {}
 
 
 class _Key(msgspec.Struct, array_like=True, gc=False):
-    """The key alone, for who wants those of many messages."""
+    """The key alone, for callers that want the keys of many messages."""
 
     key: str | None = None
 
@@ -288,7 +288,7 @@ def receipts_from_bytes(data: bytes) -> U64:
 
 _S, _M, _H = 1_000, 60_000, 3_600_000
 
-#: What ``delay_level=1`` to ``18`` mean (the 18 levels that RocketMQ documents).
+#: The delays of ``delay_level=1`` to ``18`` (the 18 levels that RocketMQ documents).
 DELAY_LEVELS_MS = (
     *(seconds * _S for seconds in (1, 5, 10, 30)),
     *(minutes * _M for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),

@@ -79,7 +79,7 @@ def takeover(
 
 @contextmanager
 def _only_errors() -> Iterator[None]:
-    """Leave it to the takeover to tell that the store is away: all work beside it would, too."""
+    """Silence the store's warnings: the takeover itself tells that the store is away."""
     logs = [logging.getLogger(name) for name in ("dwell.queue", "dwell.store")]
     levels = [log.level for log in logs]
     for log in logs:
