@@ -55,6 +55,13 @@ def test_a_line_in_another_zone_is_refused(engine, url, tmp_path):
     assert list(by_rule(tmp_path)) == [90_000]
 
 
+def test_a_zone_that_one_line_shows_to_be_wrong_is_wrong_for_all(engine, url, tmp_path):
+    rq(engine.url, "lines", "*/5 * * * *;0 3 * * *")
+    found = reasons(copied(tmp_path, url))
+    assert set(found) == {"cron job 1 of 'lines'", "cron job 2 of 'lines'"}
+    assert all("zone: got UTC, where it runs at" in reason for reason in found.values())
+
+
 def test_lines_of_croniter_run_as_there(engine, url, tmp_path, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     kept = ["0 9 * * 1/2", "0 9 * * mon/2,6", "0 9 * * 7/3", "0 9 * * 6/2", "0 9 * * 1-5/2"]

@@ -47,8 +47,7 @@ class RqCron(RedisSource):
                 # It has ended, or was killed two minutes ago.
                 continue
             is_any, own = True, Counter[str]()
-            for number, job in enumerate(_jobs(data), 1):
-                entry = self._entry(f"cron job {number} of {name.decode()!r:.80}", job)
+            for entry in self._scheduler(f"of {name.decode()!r:.80}", _jobs(data)):
                 if entry.reason:
                     yield entry
                     continue
@@ -59,6 +58,18 @@ class RqCron(RedisSource):
                     yield entry._replace(name=_numbered(entry.name, own[entry.name]))
         if not is_any:
             raise InvalidUrl(f"{self.where}: has no cron scheduler of RQ that runs, expected one")
+
+    def _scheduler(self, where: str, jobs: list[Any]) -> list[Entry]:
+        """Return the entries of a scheduler, whose lines are all in one zone.
+
+        A zone that is not the right one may read some of the lines alike, so all are refused then.
+        """
+        found = [self._entry(f"cron job {at} {where}", job) for at, job in enumerate(jobs, 1)]
+        wrong = next((one.reason for one in found if one.reason.startswith("zone: ")), "")
+        return [
+            Entry(one.where, reason=wrong) if wrong and "cron" in one.words else one
+            for one in found
+        ]
 
     def _entry(self, where: str, job: Any) -> Entry:
         try:
