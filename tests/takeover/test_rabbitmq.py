@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import logging
 import time
 
+import aiormq
 import pytest
 
 import dwell
@@ -11,9 +13,12 @@ from dwell.batch.stats import TopicStats
 from dwell.clock import RealClock
 from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable
+from dwell.relay.rabbitmq.connection import Connection
+from dwell.takeover import broker
 from dwell.takeover.broker import RabbitMQPlace
 from dwell.takeover.process import run
 from tests.relay.conftest import queues, rabbitmq_hosts, redis_url  # noqa: F401 - fixtures
+from tests.relay.test_rabbitmq import Microseconds
 from tests.waiting import until
 
 MESSAGES = 1_000
@@ -220,3 +225,100 @@ def test_what_cancels_another_comes_to_nothing_and_ends_nothing(queues, tmp_path
     assert report.is_whole
     with dwell.open(tmp_path) as queue:
         assert queue.stats().topics[mine.came] == TopicStats(ready=1)
+
+
+def test_what_the_client_cannot_read_stays_and_is_told(queues, tmp_path):  # noqa: F811
+    """Each delivery counts, and this queue drops what was delivered too often."""
+    mine = queues(**{"x-queue-type": "quorum", "x-delivery-limit": 8})
+    mine.say_all([(b"%d" % at, None) for at in range(30)])
+
+    async def publish(channel):
+        await channel.basic_publish(b"bad", routing_key=mine.came, properties=Microseconds())
+
+    mine.by_channel(publish)
+    mine.say_all([(b"%d" % at, None) for at in range(10)])
+    reports = [moved(tmp_path, f"{mine.source}&prefetch=20") for _ in range(3)]
+    # A quorum queue may put those behind it in front of it, as it puts them back.
+    assert reports[0].left.ready <= 11
+    for report in reports:
+        assert report.left.ready > 0
+        assert dict(report.by_reason) == {broker._UNREADABLE: report.left.ready}
+        assert (report.balances, report.is_whole) == (True, False)
+
+
+def test_acks_that_are_lost_count_once(queues, tmp_path, monkeypatch):  # noqa: F811
+    mine = queues()
+    for at in range(20):
+        mine.say(b"%d" % at, message_id=f"m{at}")
+    ack, lost = aiormq.Channel.basic_ack, []
+
+    async def basic_ack(self, *words, **more):
+        lost.append(words)
+        await (ack(self, *words, **more) if lost[1:] else self.connection.close())
+
+    monkeypatch.setattr(aiormq.Channel, "basic_ack", basic_ack)
+    report = moved(tmp_path, f"{mine.source}&id=message_id")
+    assert lost
+    assert (report.moved, report.came, report.gone, report.left.ready) == (20, 0, 0, 0)
+    assert report.put["kept"] > 0
+    assert report.balances
+
+
+class Broker:
+    """A broker that is away for some seconds after the takeover has asked it so often."""
+
+    def __init__(self, monkeypatch, asked, away_s):
+        self.until_s = None
+        opened = Connection.channel
+
+        async def channel(connection):
+            nonlocal asked
+            asked -= 1
+            if asked < 0 and self.until_s is None:
+                self.until_s = time.monotonic() + away_s
+            if self.until_s is not None and time.monotonic() < self.until_s:
+                await connection.close()
+                raise BrokerUnreachable("away")
+            return await opened(connection)
+
+        monkeypatch.setattr(Connection, "channel", channel)
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+def test_a_broker_that_is_away_for_a_moment_ends_nothing(
+    asked,
+    queues,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    mine = queues()
+    mine.say_all([(b"%d" % at, None) for at in range(20)])
+    Broker(monkeypatch, asked, 0.15)
+    report = moved(tmp_path, mine.source)
+    assert (report.moved, report.left.ready, report.balances) == (20, 0, True)
+
+
+@pytest.mark.parametrize(("asked", "is_long"), [(1, False), (2, False), (2, True)])
+def test_a_broker_that_is_away_is_waited_for(
+    asked,
+    is_long,
+    queues,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    caplog,
+):
+    monkeypatch.setattr(broker, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(broker, "_TOLD_S", 0.1)
+    monkeypatch.setattr(broker, "_AWAY_S", 2.0 if is_long else 60.0)
+    mine = queues()
+    mine.say_all([(b"%d" % at, None) for at in range(20)])
+    Broker(monkeypatch, asked, 3_600 if is_long else 2.0)
+    with caplog.at_level(logging.WARNING, "dwell"):
+        if is_long:
+            with pytest.raises(BrokerUnreachable, match="away"):
+                moved(tmp_path, mine.source)
+        else:
+            report = moved(tmp_path, mine.source)
+            assert (report.moved, report.left.ready, report.balances) == (20, 0, True)
+            assert report.is_whole
+    assert caplog.text.count("away: trying again for") == 1

@@ -5,11 +5,12 @@ RabbitMQ does not count arrivals and departures; they are derived from its count
 """
 
 import asyncio
+import logging
 import time
 from base64 import b64decode
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,15 +27,26 @@ from dwell.relay.record import Record
 from dwell.relay.rules import DUE, Cancelled, Held, Rules
 from dwell.takeover.contract import Counts, Load, Stayed, Totals, topic_for
 
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
 #: Where the messages go that no rule can read.
 _DEAD = "takeover-dead"
-#: How long nothing may come of what waits, or the broker be away.
-_PATIENCE_S = 10.0
+#: How long nothing may come of what waits, and the broker be away.
+_PATIENCE_S, _AWAY_S = 10.0, 60.0
+#: After how long that is told.
+_TOLD_S = 1.0
+#: How often an address is tried at first: it may be a wrong one.
+_ATTEMPTS = 3
 #: How often the queue is found empty before the end: a delivery may be on its way.
 _LOOKS = 2
 #: How long RabbitMQ may take to put back what was not acked.
 _BACK_S, _AGAIN_S = 3.0, 0.1
 _STUCK = "RabbitMQ does not deliver them here"
+_UNREADABLE = (
+    "the client cannot read the first of them, which keeps it from those behind: remove it"
+)
 
 
 class _Read(NamedTuple):
@@ -53,7 +65,7 @@ class RabbitMQPlace:
     """
 
     def __init__(self, url: str, queue: Queue, into: str | None = None) -> None:
-        self._source = RabbitMQSource(url)
+        self._source = RabbitMQSource(url, stops=True)
         to = topic_for("queue", self._source.queue, into)
         self._rules = Rules(to=to, default_delay_ms=0, is_named=False)
         self._queue = queue
@@ -62,22 +74,65 @@ class RabbitMQPlace:
         self._examples: dict[str, str] = {}
         self._totals = Totals()
         self._came_s = time.monotonic()
+        #: Since when the broker is away, and whether that was told.
+        self._away_s: float | None = None
+        self._is_told = False
+        #: The connection that delivered what was read last.
+        self._generation = 0
         self._looks = 0
 
     async def open(self) -> None:
         """Refuse a stream, for a dry run as well; raises InvalidUrl or BrokerUnreachable."""
-        await self._source.refuse_stream()
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                await self._source.refuse_stream()
+            except BrokerUnreachable:
+                if not left:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
 
     async def counts(self) -> Counts:
         """Return the counts, after it has put back what was not acked: RabbitMQ counts only that.
 
         Raises BrokerUnreachable.
         """
-        back, until_s = self._source.unacked, time.monotonic() + _BACK_S
+        return self._totals.counts(0, await self._waiting(self._source.unacked), 0, 0)
+
+    async def _waiting(self, back: int) -> int:
+        """Return how many messages wait, once so many are put back."""
+        until_s = time.monotonic() + _BACK_S
         await self._source.close()
-        while (ready := await self._source.count()) < back and time.monotonic() < until_s:
+        while (ready := await self._counted()) < back and time.monotonic() < until_s:
             await asyncio.sleep(_AGAIN_S)
-        return self._totals.counts(0, ready, 0, 0)
+        return ready
+
+    async def _counted(self) -> int:
+        while (count := await self._patiently(self._source.count)) is None:
+            await asyncio.sleep(_AGAIN_S)
+        return count
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """Return an answer, None while the broker is away; raises BrokerUnreachable after a while.
+
+        A broker that starts again may have no queues for a moment, so each of its errors counts.
+        """
+        try:
+            answer = await ask()
+        except BrokerUnreachable as error:
+            now_s = time.monotonic()
+            self._away_s = now_s if self._away_s is None else self._away_s
+            if now_s - self._away_s >= _AWAY_S:
+                raise
+            if now_s - self._away_s >= _TOLD_S and not self._is_told:
+                self._is_told = True
+                _log.warning("%s: trying again for %.0f s", error, _AWAY_S)
+            return None
+        if self._away_s is not None:
+            # What waits has not been delivered meanwhile.
+            self._away_s, self._is_told, self._came_s = None, False, time.monotonic()
+        return answer
 
     async def settings(self) -> dict[str, TopicSettings]:
         """Return nothing: the settings of such a queue are not those of a topic."""
@@ -88,33 +143,45 @@ class RabbitMQPlace:
 
         Raises BrokerUnreachable if the broker is away for long.
         """
-        try:
+        self._drop_lost()
+        if not self._read:
+            found = await self._patiently(lambda: self._source.read(limit))
+            if found is None:
+                return ()
+            await self._take_in(found)
+            self._drop_lost()
             if not self._read:
-                await self._read_more(limit)
-            if not self._read:
-                return await self._end()
-        except BrokerUnreachable:
-            if time.monotonic() - self._came_s > _PATIENCE_S:
-                raise
-            return ()
+                return () if found else await self._end()
         self._came_s, self._looks = time.monotonic(), 0
         while self._read and isinstance(self._read[0].one, Cancelled):
             await self._cancel(self._step())
         return self._loads(self._step())
 
+    def _drop_lost(self) -> None:
+        """Drop messages whose connection is lost: they come again, and would be put twice."""
+        self._read = deque(read for read in self._read if self._source.has(read.one.record))
+
     async def _end(self) -> Sequence[Load] | None:
         """Return None if nothing waits, or nothing comes of it any more."""
-        waiting = await self._source.count()
+        if self._source.is_blocked:
+            known = self._stay.total()
+            self._stay[_UNREADABLE] += max(await self._waiting(known + 1) - known, 1)
+            return None
+        waiting = await self._counted()
         if waiting and time.monotonic() - self._came_s > _PATIENCE_S:
             self._stay[_STUCK] += waiting
             return None
         self._looks = 0 if waiting else self._looks + 1
         return None if self._looks >= _LOOKS else ()
 
-    async def _read_more(self, limit: int) -> None:
+    async def _take_in(self, records: Sequence[Record]) -> None:
         now_ms, stay = self._queue.clock.now_ms(), []
-        for record in await self._source.read(limit):
+        for record in records:
             self._came_s, self._looks = time.monotonic(), 0
+            if record.place[0] != self._generation:
+                # All that stayed unacked comes again.
+                self._generation = record.place[0]
+                self._stay.clear()
             try:
                 self._read.append(self._read_one(record, now_ms))
             except InvalidInput as error:
@@ -184,11 +251,10 @@ class RabbitMQPlace:
         return Load(puts, records, is_exact, _lasting, is_dead=is_dead, again=again)
 
     async def _ack(self, records: Sequence[Record]) -> int:
-        """Ack messages of the present connection; return how many."""
-        mine = [one for one in records if self._source.has(one)]
-        await self._source.done(mine)
-        self._totals.let_go(len(mine))
-        return len(mine)
+        """Ack messages; return how many acks the broker has: the others are delivered again."""
+        count = await self._source.surely_done(records)
+        self._totals.let_go(count)
+        return count
 
     async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
         """Ack messages; those of an earlier connection are delivered again, to anybody."""

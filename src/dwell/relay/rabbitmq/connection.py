@@ -12,12 +12,15 @@ from typing import Any
 
 import aio_pika
 from aio_pika.exceptions import AMQPError
+from aiormq.exceptions import ProtocolSyntaxError
 
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.rabbitmq.address import Address
 
 #: The errors of a client when a broker is away or closes a channel or connection.
 FAULTS = (AMQPError, OSError, TimeoutError, RuntimeError, asyncio.CancelledError)
+#: The errors of a client that closes its connection because it cannot read what came.
+_UNREADABLE = (ProtocolSyntaxError, ValueError, LookupError, ArithmeticError, RecursionError)
 
 _CONNECT_S = 5.0
 _CLOSE_S = 2.0
@@ -41,11 +44,22 @@ class Connection:
     @property
     def closed_because(self) -> str:
         """Why the broker closed the last channel; empty if it did not, or gave no reason."""
+        error = self._end
+        return "" if error is None else words(error)
+
+    @property
+    def could_not_read(self) -> bool:
+        """Tell whether the client closed the last channel at what it cannot read."""
+        return isinstance(self._end, _UNREADABLE)
+
+    @property
+    def _end(self) -> BaseException | None:
+        """The error that closed the last channel, if any."""
         closing = None if self._channel is None else self._channel.closing
         if closing is None or not closing.done() or closing.cancelled():
-            return ""
-        error = closing.exception()
-        return "" if error is None else words(error)
+            return None
+        error: BaseException | None = closing.exception()
+        return error
 
     async def channel(self) -> Any:
         """Return an open channel with publisher confirms; raises BrokerUnreachable."""

@@ -44,18 +44,23 @@ _AT = "timestamp_in_ms"
 class RabbitMQSource:
     """The queue of an address.
 
-    Any number of relays may read it; the broker distributes the messages.
+    Any number of relays may read it; the broker distributes the messages. With ``stops`` it reads
+    nothing more once ``is_blocked``: each delivery of a message counts, and a quorum queue drops
+    what was delivered too often.
     """
 
     has_lanes = False
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, stops: bool = False) -> None:
         self._address = Address.of(url)
         if not self._address.queue:
             raise InvalidUrl("--from: got no queue, expected ?queue=NAME")
         self._connection = Connection(self._address)
         self._tag = ""
-        self._prefetch = self._address.prefetch
+        self._stops = stops
+        #: Whether the first message of the queue is one that the client cannot read.
+        self.is_blocked = False
+        self._prefetch = self._widest = self._address.prefetch
         self._held, self._had_no_room = 0, False
         #: The last connection that was judged by what of its messages was held.
         self._judged = 0
@@ -100,6 +105,8 @@ class RabbitMQSource:
         """
         await self.refuse_stream()
         channel = await self._channel()
+        if channel is None:
+            return []
         if self._deferred and time.monotonic() >= self._rested_s:
             self._records.extendleft(reversed(self._deferred))
             self._deferred.clear()
@@ -142,7 +149,7 @@ class RabbitMQSource:
         raise InvalidUrl(f"--from: got the stream {self._address.queue!r:.80}, expected a queue")
 
     async def _channel(self) -> Any:
-        """Return the channel of the messages, a new one if the last is gone."""
+        """Return the channel of the messages, a new one if the last is gone; None if blocked."""
         if self._connection.is_open:
             return await self._connection.channel()
         if _TOO_LATE in self._connection.closed_because:
@@ -156,6 +163,8 @@ class RabbitMQSource:
         self._deferred.clear()
         self._unacked.clear()
         self._narrow()
+        if self.is_blocked:
+            return None
         channel = await self._connection.channel()
         await self._consume(channel)
         return channel
@@ -193,11 +202,15 @@ class RabbitMQSource:
             # There was no other connection since: the broker is away.
             return
         self._judged = self._connection.generation
-        if self._held or self._had_no_room:
-            self._prefetch = min(self._prefetch * 2, self._address.prefetch)
+        if self._stops and self._connection.could_not_read:
+            # A single message is delivered when all before it are acked.
+            self.is_blocked = self._prefetch == 1
+            self._prefetch = self._widest = 1
+        elif self._held or self._had_no_room:
+            self._prefetch = min(self._prefetch * 2, self._widest)
         else:
             self._prefetch = max(self._prefetch // 8, 1)
-        if self._prefetch == 1 < self._address.prefetch:
+        if self._prefetch == 1 < self._widest:
             _log.warning("%s: the connection breaks at one message again", self._address.queue)
         self._held, self._had_no_room = 0, False
 
@@ -259,9 +272,16 @@ class RabbitMQSource:
 
     async def done(self, records: Sequence[Record]) -> None:
         """Ack messages: with one ack up to the first that is not held, the others one by one."""
+        await self._ack(records)
+
+    async def surely_done(self, records: Sequence[Record]) -> int:
+        """Ack messages, and return how many acks the broker has got for sure."""
+        return await self._ack(records, is_asked=True)
+
+    async def _ack(self, records: Sequence[Record], *, is_asked: bool = False) -> int:
         mine = [one for one in records if one.place[0] == self._connection.generation]
         if not mine or not self._connection.is_open:
-            return
+            return 0
         tags = [one.place[1] for one in mine]
         for tag in tags:
             self._unacked.pop(tag, None)
@@ -275,13 +295,22 @@ class RabbitMQSource:
                 for tag in tags:
                     if tag > first:
                         await channel.basic_ack(tag)
+            if is_asked:
+                # An ack has no answer, and the next call has one once the acks before it are read.
+                async with calling(_ASK_S):
+                    await channel.basic_qos(prefetch_count=self._prefetch)
             self._held += len(mine)
-            is_narrowed = self._prefetch < self._address.prefetch
+            is_narrowed = self._prefetch < self._widest
             if is_narrowed and self._held >= _WIDENED_AFTER and not self._unacked:
                 # A consumer keeps the prefetch that it began with: the next read makes another.
                 await self._connection.close()
         except FAULTS as error:
+            if self._prefetch == 1 and self._connection.could_not_read:
+                # It came because the broker had got the ack of the message before it.
+                return len(mine)
             _log.warning("%s", self._connection.unreachable(error))
+            return 0
+        return len(mine)
 
     async def defer(self, records: Sequence[Record]) -> None:
         """Return messages again after a while; the broker counts them as delivered until then.
