@@ -45,6 +45,17 @@ def host_and_port(address: str, field: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def has_host(url: str) -> bool:
+    """Tell whether an address has a single host, with a port or without one."""
+    try:
+        parts = urlsplit(url)
+        # The parser of a client allows no backslash.
+        return bool(parts.hostname) and parts.port != 0 and "\\" not in parts.netloc
+    except ValueError:
+        # Its port is no number, as of several hosts.
+        return False
+
+
 def scheme_of(url: str) -> str:
     """Return the scheme of an address; raises InvalidUrl for a host or port that is none.
 

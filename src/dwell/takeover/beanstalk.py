@@ -37,7 +37,7 @@ from dwell.message import (
     TopicSettings,
 )
 from dwell.takeover.contract import Counts, Load, Stayed, topic_for
-from dwell.urls import shown
+from dwell.urls import has_host, shown
 
 _PORT = 11300
 _FORM = "beanstalk://HOST:PORT[?tube=NAME&tube=NAME ...]"
@@ -80,10 +80,15 @@ class BeanstalkPlace:
     def __init__(self, url: str, clock: Clock, topic: str | None = None) -> None:
         parts = urlsplit(url)
         said = parse_qsl(parts.query, keep_blank_values=True)
-        if not parts.hostname or parts.path not in ("", "/") or any(n != "tube" for n, _ in said):
+        if (
+            not has_host(url)
+            or not parts.hostname
+            or parts.path not in ("", "/")
+            or any(n != "tube" for n, _ in said)
+        ):
             raise InvalidUrl(f"url: got {shown(url)!r:.80}, expected {_FORM}")
         self._link = _Link(parts.hostname, parts.port or _PORT)
-        self._tubes = [value for _, value in said]
+        self._tubes = [*dict.fromkeys(value for _, value in said)]
         self._topic = None if topic is None else values.topic(topic)
         self._clock = clock
         self._server = ""

@@ -23,7 +23,7 @@ from dwell.given.scopedid import scoped_id
 from dwell.message import MAX_BATCH_BYTES, MAX_DELAY_MS, TopicSettings
 from dwell.takeover.contract import MOST_LOOKS, UNSTEADY, Counts, Load, Stayed, Totals, topic_for
 from dwell.takeover.redislink import keys_between, understood
-from dwell.urls import shown
+from dwell.urls import has_host, shown
 
 #: How long before and after its due a job is left to the other system, milliseconds.
 _SOON_MS = 5_000
@@ -94,8 +94,9 @@ class JobsPlace(ABC):
         said = parse_qsl(parts.query, keep_blank_values=True)
         options = [(name, value) for name, value in said if name != "queue"]
         self._options = {**self.OPTIONS, **dict(options)}
-        self._names = [value for name, value in said if name == "queue"]
-        is_form = parts.scheme in ("redis", "rediss") and bool(parts.hostname)
+        # A queue that is named twice is one.
+        self._names = [*dict.fromkeys(value for name, value in said if name == "queue")]
+        is_form = parts.scheme in ("redis", "rediss") and has_host(url)
         is_known = all(name in self.OPTIONS for name, _ in options) and all(self._names)
         if not (is_form and is_known):
             more = "".join(f"&{name}={name.upper()}" for name in self.OPTIONS)

@@ -6,9 +6,9 @@ from itertools import count
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
-from dwell.errors import InvalidUrl, ServerUnreachable
+from dwell.errors import ServerUnreachable
+from dwell.relay.outbox.conninfo import parameters_of
 
 _PATIENCE_S = 10
 #: How many rows are sent at a time.
@@ -17,12 +17,7 @@ _STEP = 20
 
 def options_for(url: str) -> dict[str, Any]:
     """Return how to connect to an address; raises InvalidUrl."""
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.Error:
-        # The driver's text may show a part of a password.
-        raise InvalidUrl("from: is no address that PostgreSQL's own programs take") from None
-    return {"connect_timeout": _PATIENCE_S, "client_encoding": "utf8", **given}
+    return {"connect_timeout": _PATIENCE_S, "client_encoding": "utf8", **parameters_of(url)}
 
 
 @contextlib.contextmanager

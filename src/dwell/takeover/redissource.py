@@ -15,7 +15,7 @@ from dwell.given import values
 from dwell.queue.schedules.words import made
 from dwell.takeover.entries import Entry, options_of
 from dwell.takeover.redislink import understood
-from dwell.urls import shown
+from dwell.urls import has_host, shown
 
 _PATIENCE_S = 10.0
 
@@ -30,7 +30,7 @@ class RedisSource(ABC):
     def __init__(self, url: str, clock: Clock, topic: str | None = None) -> None:
         rest, options = options_of(url.removeprefix(f"{self.SCHEME}+"), self.OPTIONS)
         parts = urlsplit(rest)
-        if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.query:
+        if parts.scheme not in ("redis", "rediss") or not has_host(url) or parts.query:
             said = "&".join(f"{name}={name.upper()}" for name in self.OPTIONS)
             form = f"{self.SCHEME}+redis://HOST:PORT/DB[?{said}]"
             raise InvalidUrl(f"url: got {shown(url)!r:.80}, expected {form}")

@@ -12,11 +12,10 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel, sql
-from psycopg.conninfo import conninfo_to_dict
 
-from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.outbox.address import Address
+from dwell.relay.outbox.conninfo import parameters_of
 from dwell.relay.outbox.entry import MOST_BODY_BYTES, MOST_HEADERS_CHARS, MOST_TEXT_CHARS
 from dwell.relay.outbox.source import PassedOver, Place
 from dwell.tasks import Standing
@@ -66,11 +65,7 @@ class PostgresRows:
     """The table of an address, with a connection for reading and a connection for listening."""
 
     def __init__(self, address: Address) -> None:
-        try:
-            self._options: dict[str, Any] = _OPTIONS | conninfo_to_dict(address.database)
-        except psycopg.Error:
-            # The driver's text may show a part of a password.
-            raise InvalidUrl("--from: is no address that PostgreSQL's own programs take") from None
+        self._options: dict[str, Any] = _OPTIONS | parameters_of(address.database)
         names = [address.table] if address.schema is None else [address.schema, address.table]
         words: dict[str, Any] = {
             "table": sql.Identifier(*names),

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from dwell.errors import InvalidUrl
 from dwell.relay.rabbitmq.target import target_of
-from dwell.urls import shown
+from dwell.urls import has_host, shown
 
 _FORM = (
     "amqp://USER:PASSWORD@HOST:PORT/VHOST?queue=NAME, or in --to "
@@ -40,7 +40,7 @@ class Address:
     def of(cls, url: str) -> "Address":
         """Read an address; raises InvalidUrl."""
         parts = urlsplit(url)
-        if parts.scheme not in ("amqp", "amqps") or not _has_host(url):
+        if parts.scheme not in ("amqp", "amqps") or not has_host(url):
             raise InvalidUrl(f"url: got {shown(url)!r:.200}, expected {_FORM}")
         said = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := sorted(set(said) - {*_OURS, *_OPTIONS}):
@@ -57,14 +57,6 @@ class Address:
             prefetch=_prefetch(said.get("prefetch", "2000")),
             is_by_message_id=_is_by_message_id(said.get("id", "")),
         )
-
-
-def _has_host(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
 
 
 def _topics(said: dict[str, str]) -> tuple[str, ...]:
