@@ -49,6 +49,19 @@ def test_a_header_of_its_own_is_not_replaced(url, tmp_path):
     assert report.by_reason == {"they have a header asynq-type of their own": 1}
 
 
+def test_equal_tasks_of_queues_with_slashes_stay_two(url, tmp_path):
+    asynq(url, "slashes")
+    report = moved(tmp_path, f"asynq+{url}", into="all")
+    assert (report.moved, report.put["created"]) == (2, 2)
+    assert set(mails(tmp_path, "all")) == {"a%2Fb/c", "a/b/c"}
+
+
+def test_a_queue_that_is_named_twice_is_counted_once(url, tmp_path):
+    asynq(url, "fill", "3")
+    report = moved(tmp_path, f"asynq+{url}?queue=mails&queue=mails")
+    assert (report.found.waiting, report.moved, report.gone) == (3, 3, 0)
+
+
 def test_a_lock_of_uniqueness_goes_with_its_task(engine, url, tmp_path):
     # A paused queue keeps workers off, and moves.
     engine.ask("SET", "asynq:{mails}:paused", "1")

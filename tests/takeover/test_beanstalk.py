@@ -128,6 +128,13 @@ def test_only_the_tubes_that_are_named_move(client, number, tmp_path):
     assert client.stats_tube("c")["total-jobs"] == 5
 
 
+def test_a_tube_that_is_named_twice_is_counted_once(client, number, tmp_path):
+    client.use("orders")
+    client.put(b"")
+    report = moved(tmp_path, address(number, "orders", "orders"))
+    assert (report.found.ready, report.moved, report.gone) == (1, 1, 0)
+
+
 def test_a_dry_run_counts_and_moves_nothing(client, number, tmp_path):
     fill(client, count=9)
     report = moved(tmp_path, address(number), dry_run=True)

@@ -10,9 +10,11 @@ _DIGEST_BYTES = 16
 def scoped_id(topic: str, id_: str) -> str:
     """Return the id of a message of a topic among messages of others: two topics may have one id.
 
-    An id that would be too long has a digest of the own id in its place.
+    An id that would be too long has a digest of the own id in its place. A slash in the name of a
+    queue elsewhere is written as %2F, as ids may have some.
     """
-    return short_id(id_, f"{topic}/")
+    name = topic.replace("%", "%25").replace("/", "%2F")
+    return short_id(id_, f"{name}/")
 
 
 def short_id(id_: str, prefix: str = "") -> str:

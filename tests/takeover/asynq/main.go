@@ -45,6 +45,9 @@ func main() {
 		must(put("fine", "mails", []byte{0, 255}, asynq.MaxRetry(3), asynq.Timeout(time.Minute),
 			asynq.Deadline(first)))
 		must(put("empty", "mails", nil, asynq.MaxRetry(0)))
+	case "slashes":
+		must(put("c", "a/b", nil))
+		must(put("b/c", "a", nil))
 	case "unique":
 		err := put(os.Args[3], "mails", nil, asynq.Unique(time.Hour), asynq.ProcessIn(time.Hour))
 		fmt.Println(errors.Is(err, asynq.ErrDuplicateTask))
