@@ -17,6 +17,7 @@ from dwell.errors import InvalidUrl, ServerUnreachable
 from dwell.handle import store_at
 from dwell.queue import Queue
 from dwell.takeover import procrastinate as procrastinate_place
+from dwell.takeover import takeover
 from dwell.takeover.procrastinate import Procrastinate
 from dwell.takeover.takeover import Takeover
 from tests.takeover.copies import copied as moved
@@ -78,6 +79,18 @@ def test_jobs_that_wait_move_with_their_dues_and_words(app, postgres, tmp_path):
     assert (odd.key, odd.priority) == ("order-1", 1027)
     assert odd.headers["procrastinate-queueing-lock"] == "only"
     assert odd.body == '{"task":"t","args":{"a": {"b": [1.1, "\u00e9"]}}}'.encode()
+
+
+def test_the_highest_priorities_keep_their_order(app, postgres, tmp_path, monkeypatch):
+    """They are of one priority here."""
+    monkeypatch.setattr(takeover, "_LIMIT", 3)
+    order = [5_000, 1_024, 2**31 - 1, 1_025, 7, 5_000, 0, -(2**31)]
+    for number, priority in enumerate(order):
+        app.configure_task("t", queue="mails", priority=priority).defer(n=number)
+    assert moved(tmp_path, f"procrastinate+{postgres}").moved == len(order)
+    with dwell.open(tmp_path) as queue:
+        found = [m.json()["args"]["n"] for m in queue.take("mails", 20)]
+    assert found == sorted(range(len(order)), key=lambda at: -order[at])
 
 
 def test_queues_of_an_address_and_a_schema(app, postgres, tmp_path):

@@ -37,6 +37,8 @@ _OPTIONS = ("queue", "schema")
 #: How many bytes of arguments are read at once, about.
 _MOST_BYTES = MAX_BATCH_BYTES // 2
 _MOST_CHARS = 200
+#: A priority and a number that come before those of all jobs.
+_START = (2**31 - 1, 0)
 
 #: How long to wait for jobs that others have locked.
 _PATIENCE_S = 5.0
@@ -50,13 +52,14 @@ _COUNTS = """
 SELECT status::text, coalesce(scheduled_at > now(), false), count(*) FROM {jobs}
 WHERE queue_name = ANY(%s) OR %s GROUP BY 1, 2"""
 _LOCK = """
-SELECT id, octet_length(args::text) FROM {jobs}
-WHERE status = 'todo' AND queue_name = %s AND (scheduled_at IS NOT NULL) = %s AND id > %s
-ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"""
+SELECT id, octet_length(args::text), priority FROM {jobs}
+WHERE status = 'todo' AND queue_name = %s AND (scheduled_at IS NOT NULL) = %s
+AND priority <= %s AND (priority < %s OR id > %s)
+ORDER BY priority DESC, id LIMIT %s FOR UPDATE SKIP LOCKED"""
 _READ = """
 SELECT id, task_name, priority, lock, queueing_lock, args::text, attempts,
     (extract(epoch FROM scheduled_at) * 1000)::float8
-FROM {jobs} WHERE id = ANY(%s) ORDER BY id"""
+FROM {jobs} WHERE id = ANY(%s) ORDER BY priority DESC, id"""
 _LOCKED = """
 WITH free AS MATERIALIZED (
     SELECT id FROM {jobs} WHERE status = 'todo' AND (queue_name = ANY(%s) OR %s)
@@ -102,7 +105,9 @@ class Procrastinate:
         self._link: psycopg.AsyncConnection[Any] | None = None
         #: The queues that are left to read, each with its unscheduled and its scheduled jobs.
         self._round: list[tuple[str, bool]] = []
-        self._last, self._is_again = 0, False
+        #: The priority and the number of the job that was locked last.
+        self._last = _START
+        self._is_again = False
         self._left: set[int] = set()
         #: Why jobs stay, and an example for each field.
         self._stay: dict[int, str] = {}
@@ -116,7 +121,7 @@ class Procrastinate:
         with understood(self._where):
             self._link = await psycopg.AsyncConnection.connect(**self._options)
         try:
-            await self._rows(_LOCK, "", False, 0, 0)
+            await self._rows(_LOCK, "", False, 0, 0, 0, 0)
             await self._rows(_READ, [])
         except DwellError as error:
             raise InvalidUrl(f"from: expected the tables of procrastinate 3: {error}") from None
@@ -182,7 +187,7 @@ class Procrastinate:
                 self._lent_s = time.monotonic()
                 return [load]
             self._round.pop()
-            self._last = 0
+            self._last = _START
         if not self._is_again and await self._is_done():
             return None
         # The next round has jobs that came, or were tried again, in this one.
@@ -198,7 +203,9 @@ class Procrastinate:
 
     async def _lend_of(self, queue: str, is_scheduled: bool, limit: int) -> Load | None:
         while True:
-            locked = await self._rows(_LOCK, queue, is_scheduled, self._last, limit)
+            priority, last = self._last
+            given = (queue, is_scheduled, priority, priority, last, limit)
+            locked = await self._rows(_LOCK, *given)
             if not locked:
                 return None
             ids = self._picked(locked)
@@ -224,11 +231,11 @@ class Procrastinate:
             self._stay[job.id] = self._examples.setdefault(field, f"{text} (such as job {job.id})")
             return None
 
-    def _picked(self, locked: Sequence[tuple[int, int]]) -> list[int]:
+    def _picked(self, locked: Sequence[tuple[int, int, int]]) -> list[int]:
         """Return as many jobs as fit a batch; those that are too large stay."""
         ids: list[int] = []
         total_bytes = 0
-        for id_, size_bytes in locked:
+        for id_, size_bytes, priority in locked:
             if size_bytes > MAX_BODY_BYTES:
                 self._stay[id_] = _LARGE
             elif not (id_ in self._left or id_ in self._stay):
@@ -236,7 +243,7 @@ class Procrastinate:
                     break
                 ids.append(id_)
                 total_bytes += size_bytes
-            self._last = id_
+            self._last = (priority, id_)
         return ids
 
     async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
