@@ -10,11 +10,11 @@ import dwell
 from dwell.errors import Forbidden
 from dwell.message import Result, State
 from dwell.queue.schedules import TOPIC, setback
-from dwell.queue.schedules.schedule import schedule_of
+from dwell.queue.schedules.schedule import OWNER, schedule_of
 from dwell.queue.schedules.times import Times
 from dwell.store.memory import MemoryStore
 from tests.schedules.test_changes import in_a_folder
-from tests.schedules.test_schedules import MINUTE_MS, NINE_MS, fired, ids, names, opened
+from tests.schedules.test_schedules import MINUTE_MS, NINE_MS, fired, ids, names, opened, refused
 from tests.waiting import until_async
 
 HOUR_MS = 60 * MINUTE_MS
@@ -161,21 +161,45 @@ async def test_a_small_step_back_puts_nothing_twice():
         assert len(found) >= 10
 
 
-async def test_a_schedule_that_was_changed_since_it_was_looked_at_is_left_alone():
-    class Slow(MemoryStore):
-        goes_on = is_asked = None
+class Held(MemoryStore):
+    """Does not go on with the next call that changes a topic before it is told to."""
 
-        async def reschedule(self, topic, ids, due_ms, versions=None):
+    topic = None
+
+    def hold(self, topic):
+        self.topic, self.is_asked, self.goes_on = topic, asyncio.Event(), asyncio.Event()
+
+    async def _let(self, topic):
+        if topic == self.topic:
+            self.topic = None
             self.is_asked.set()
             await self.goes_on.wait()
-            return await super().reschedule(topic, ids, due_ms, versions)
 
-    clock = dwell.SimulatedClock(NINE_MS + HOUR_MS)
-    store = Slow(clock)
-    store.goes_on, store.is_asked = asyncio.Event(), asyncio.Event()
+    async def put(self, puts, *args, **kwargs):
+        await self._let(puts.topic)
+        return await super().put(puts, *args, **kwargs)
+
+    async def reschedule(self, topic, *args, **kwargs):
+        await self._let(topic)
+        return await super().reschedule(topic, *args, **kwargs)
+
+
+@pytest.mark.parametrize("has_fired", [True, False])
+async def test_a_schedule_that_was_changed_since_it_was_looked_at_is_left_alone(has_fired):
+    clock = dwell.SimulatedClock(NINE_MS)
+    store = Held(clock)
     async with dwell.Queue(store) as queue:
         await queue.schedules.put("s", "t", b"", every="1m")
+        clock.advance(HOUR_MS)
+        if has_fired:
+            firing = asyncio.create_task(queue.schedules.fire())
+            await fired(queue, clock)
+            firing.cancel()
+        else:
+            await queue.schedules.remove("s")
+            await queue.schedules.put("s", "t", b"", every="1m")
         clock.advance(-HOUR_MS)
+        store.hold(TOPIC)
         firing = asyncio.create_task(queue.schedules.fire())
         await store.is_asked.wait()
         await queue.schedules.pause("s")
@@ -184,6 +208,107 @@ async def test_a_schedule_that_was_changed_since_it_was_looked_at_is_left_alone(
         await asyncio.sleep(0.2)
         assert await queue.get(TOPIC, "s") == paused
         firing.cancel()
+
+
+@pytest.mark.parametrize("end", [None, "2026-11-25T08:00:00Z"])
+@pytest.mark.parametrize("misfire", ["all", "once"])
+@pytest.mark.parametrize("late_s", [0, 1.2])
+async def test_a_clock_that_is_put_right_while_a_schedule_fires(end, misfire, late_s):
+    """The firing process sees the clock go back after it has put all, or before."""
+    clock = dwell.SimulatedClock(NINE_MS)
+    store = Held(clock)
+    async with dwell.Queue(store) as queue:
+        words = {"every": "1m", "misfire": misfire, "end": end}
+        await queue.schedules.put("s", "t", b"", **words)
+        clock.advance(DAY_MS)
+        store.hold("t")
+        firing = asyncio.create_task(queue.schedules.fire())
+        await store.is_asked.wait()
+        clock.advance(-DAY_MS)
+        await asyncio.sleep(late_s)
+        store.goes_on.set()
+        await until_async(lambda: is_next(queue, clock))
+        clock.advance(MINUTE_MS)
+        await until_async(lambda: is_there(queue, clock, 1))
+        firing.cancel()
+
+
+@STORES
+@pytest.mark.parametrize("has_fired", [True, False])
+async def test_a_schedule_that_died_with_who_took_it_by_a_clock_that_was_ahead(store, has_fired):
+    clock = dwell.SimulatedClock(NINE_MS)
+    async with dwell.Queue(store(clock)) as queue:
+        await queue.schedules.put("s", "t", b"", every="1m")
+        await queue.put("other", b"", id="own")
+        if has_fired:
+            clock.advance(MINUTE_MS)
+            firing = asyncio.create_task(queue.schedules.fire())
+            await fired(queue, clock)
+            await ids(queue)
+            firing.cancel()
+            await asyncio.gather(firing, return_exceptions=True)
+        clock.advance(DAY_MS)
+        for topic in (TOPIC, "other"):
+            assert len(await queue.take(topic, lease="10s", owner=OWNER)) == 1
+        clock.advance(-DAY_MS)
+        firing = asyncio.create_task(queue.schedules.fire())
+        await goes_on(queue, clock)
+        # What others hold by the same name is theirs.
+        assert (await queue.get("other", "own")).state is State.LEASED
+        firing.cancel()
+
+
+@STORES
+@pytest.mark.parametrize("misfire", ["all", "once", "skip"])
+@pytest.mark.parametrize("is_seen", [True, False])
+@pytest.mark.parametrize("rule", [{"cron": "0 8 * * *"}, {"every": "1m"}])
+async def test_a_schedule_that_has_not_fired_before_a_clock_that_was_behind(
+    store, misfire, is_seen, rule
+):
+    """No moment before its put is fired when the clock is right again."""
+    clock = SetClock(NINE_MS)
+    async with dwell.Queue(store(clock)) as queue:
+        firing = None
+        if is_seen:
+            firing = asyncio.create_task(queue.schedules.fire())
+            await asyncio.sleep(0.1)
+        await queue.schedules.put("s", "t", b"", misfire=misfire, **rule)
+        clock.set(-2 * DAY_MS)
+        firing = firing or asyncio.create_task(queue.schedules.fire())
+        await until_async(lambda: is_next_within(queue, clock, DAY_MS))
+        clock.set(2 * DAY_MS + 90_000)
+        await until_async(lambda: is_next_within(queue, clock, DAY_MS))
+        assert await ids(queue) == (names(1) if "every" in rule else [])
+        firing.cancel()
+
+
+async def test_a_full_topic_while_the_clock_is_behind_puts_nothing_twice():
+    async with opened(1, clock_of=SetClock) as (queue, clock):
+        await queue.configure("t", remember_ms=0)
+        await queue.schedules.put("s", "t", b"", every="1m", misfire="all")
+        for _ in range(10):
+            clock.advance(MINUTE_MS)
+            await fired(queue, clock)
+        assert await ids(queue) == names(*range(1, 11))
+        clock.set(-8 * MINUTE_MS)
+        await until_async(lambda: is_next(queue, clock))
+        await queue.configure("t", max_pending=1)
+        await queue.put("t", b"", id="full")
+        clock.advance(MINUTE_MS)
+        for _ in range(3):
+            await refused(queue, clock)
+            clock.advance(1_000)
+        await queue.configure("t", max_pending=0)
+        await until_async(lambda: is_next_within(queue, clock, MINUTE_MS))
+        clock.set(8 * MINUTE_MS)
+        await until_async(lambda: is_next_within(queue, clock, MINUTE_MS))
+        assert await ids(queue) == ["full", *names(3, 11)]
+
+
+async def is_next_within(queue, clock, span_ms):
+    clock.advance(1)
+    found = await queue.schedules.get("s")
+    return found.state is State.DELAYED and 0 < found.next_ms - clock.now_ms() <= span_ms
 
 
 @STORES
@@ -298,15 +423,21 @@ async def test_a_schedule_that_was_removed_after_its_end_stays_removed(store):
 
 
 async def test_a_schedule_that_ended_goes_on_where_nobody_may_read_events(monkeypatch):
-    async def events(queue, position, limit):
+    """Nor see what is held."""
+
+    async def refuse(*_):
         raise Forbidden("token shop may not read")
 
-    monkeypatch.setattr(dwell.Queue, "events", events)
+    monkeypatch.setattr(dwell.Queue, "events", refuse)
+    monkeypatch.setattr(MemoryStore, "held", refuse)
     async with opened(1) as (queue, clock):
         await queue.schedules.put("s", "t", b"", every="1m", end="2026-11-24T09:06:00Z")
+        await queue.schedules.put("other", "other", b"", every="1m")
         clock.advance(HOUR_MS)
         await until_async(lambda: is_gone(queue, "s"))
+        await fired(queue, clock, "other")
         clock.advance(-HOUR_MS)
+        await until_async(lambda: is_next(queue, clock, "other"))
         await goes_on(queue, clock)
 
 

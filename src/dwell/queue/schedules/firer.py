@@ -23,12 +23,14 @@ from dwell.queue.carrier import Carrier
 from dwell.queue.schedules.reckoning import Bad, Reckoning, Work
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
+    OWNER,
     SETBACK_MS,
     TOPIC,
     Schedule,
     fired_text,
     held_text,
     mark_ms,
+    marked,
     put_ms,
     since_ms,
     since_text,
@@ -46,7 +48,6 @@ _log = logging.getLogger(__name__)
 #: milliseconds.
 _MOST = 128
 _LEASE = Millis(10_000)
-_OWNER = "schedules"
 #: How long rules are computed before the messages found so far are put, so that a slow rule does
 #: not delay the other schedules.
 _RECKONING_S = 0.5
@@ -61,6 +62,8 @@ _LATER = Millis(30_000)
 _REST_S = 0.05
 #: How soon a put is repeated that a store or a full topic refused.
 _AGAIN = Millis(1_000)
+#: The delay of what is due at once: without a delay a message returns to its old place.
+_AT_ONCE = Millis(1)
 
 _SAY_EACH_S = 30.0
 #: How many messages are looked up at a time.
@@ -146,10 +149,10 @@ class Firer:
 
     async def _taken(self) -> Batch:
         """Wait for schedules that are due, and take them."""
-        batch = await self._queue.take(TOPIC, _MOST, lease=_LEASE, owner=_OWNER)
+        batch = await self._queue.take(TOPIC, _MOST, lease=_LEASE, owner=OWNER)
         if len(batch):
             return batch
-        return await self._queue.take(TOPIC, lease=_LEASE, owner=_OWNER, wait="1h")
+        return await self._queue.take(TOPIC, lease=_LEASE, owner=OWNER, wait="1h")
 
     async def _fire(self, batch: Batch) -> None:
         now_ms, firing = self._queue.clock.now_ms(), self._firing.names
@@ -341,7 +344,13 @@ class Firer:
 
     async def _give_back(self, work: Work) -> None:
         message, schedule, to_do = work
-        if to_do.next_ms is None:
+        now_ms = self._queue.clock.now_ms()
+        done_ms = to_do.since_ms if to_do.fired_ms is None else to_do.fired_ms
+        if done_ms > now_ms + SETBACK_MS:
+            # All this was computed by a clock that was ahead, and has been put right since.
+            told = marked(since_text(now_ms, to_do.waits_ms), done_ms)
+            said = await self._release(message, _AT_ONCE, told)
+        elif to_do.next_ms is None:
             said = await self._queue.ack(message)
             if to_do.fired_ms is not None:
                 self._setback.note_end(message, schedule, to_do.fired_ms)
@@ -349,7 +358,7 @@ class Firer:
             told = _told(message, to_do)
             if to_do.fired_ms is not None:
                 told = fired_text(to_do.fired_ms, to_do.waits_ms)
-            delay = Millis(max(to_do.next_ms - AHEAD_MS - self._queue.clock.now_ms(), 0))
+            delay = Millis(max(to_do.next_ms - AHEAD_MS - now_ms, 0))
             said = await self._release(message, delay, told)
         if said is Result.STALE:
             # The lease has ended. The next take must not put these messages again, even if their

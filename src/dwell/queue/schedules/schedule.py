@@ -26,6 +26,9 @@ from dwell.queue.schedules.times import Times, times_of
 #: The topic of a queue's schedules.
 TOPIC = f"{OWN_TOPICS}schedules"
 
+#: The owner that firers take them by.
+OWNER = "schedules"
+
 #: How long before its moment a message is put, so that it is on time beside many others.
 AHEAD_MS = 250
 
@@ -282,11 +285,18 @@ def since_ms(
 
 def with_mark(told: str, message: Message) -> str:
     """Return the next text of a schedule, with the last moment fired by a clock that was later."""
-    marks = [ms for ms in (told_ms(message), mark_ms(message)) if ms is not None]
+    own = told.partition(_MARK)[2]
+    marks = [moment_of(own) if own else None, told_ms(message), mark_ms(message)]
+    latest_ms = max((ms for ms in marks if ms is not None), default=0)
     new_ms = _said_ms(told, _FIRED) or _said_ms(told, _SINCE)
-    if new_ms is None or max(marks, default=0) <= new_ms:
+    if new_ms is None or latest_ms <= new_ms:
         return told
-    return f"{told}{_MARK}{moment_text(max(marks))}"
+    return marked(told.partition(_MARK)[0], latest_ms)
+
+
+def marked(told: str, ms: int) -> str:
+    """Return a text with a last moment that was fired by a clock that was later."""
+    return f"{told}{_MARK}{moment_text(ms)}"
 
 
 def mark_ms(message: Message, schedule: Schedule | None = None) -> int | None:

@@ -8,24 +8,35 @@ import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace as with_columns
 from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from dwell.batch.puts import Puts
+from dwell.batch.page import Page
+from dwell.batch.puts import Puts, Row
 from dwell.batch.results import results_of
-from dwell.errors import AccessDenied, DwellError, IdExists, InvalidSchedule, StoreClosed
+from dwell.errors import (
+    AccessDenied,
+    DwellError,
+    IdExists,
+    InvalidInput,
+    InvalidSchedule,
+    StoreClosed,
+)
 from dwell.message import Kind, Message, Result, State
 from dwell.queue.carrier import Carrier
 from dwell.queue.lookback import pages_before
 from dwell.queue.schedules.changing import row_at
 from dwell.queue.schedules.schedule import (
     AHEAD_MS,
+    OWNER,
     SETBACK_MS,
     TOPIC,
     Schedule,
     carried,
+    next_ms,
     schedule_of,
     told_ms,
 )
@@ -38,6 +49,7 @@ _LOOK_S = 0.5
 #: How long to reckon the schedules of a page that have never fired.
 _RECKONING_S = 2.0
 _MOST_NAMES = 5
+_MADE_DUE = (Result.MOVED, Result.REPLACED)
 #: How many of the last ended schedules are kept, and their bytes, to be put again after a setback.
 _MOST_ENDED, _MOST_ENDED_BYTES = 10_000, 16 * 1024 * 1024
 #: How long the event log is searched for later changes of these.
@@ -132,7 +144,9 @@ class Setback:
                 if is_back:
                     await self._put_ended()
                     is_back = False
-                is_to_look = is_to_look and not await self._make_due()
+                if is_to_look:
+                    await self._release_held()
+                    is_to_look = not await self._make_due()
             except StoreClosed:
                 return
             except DwellError as error:
@@ -142,6 +156,19 @@ class Setback:
             if now_ms < self._latest_ms - SETBACK_MS:
                 self._latest_ms, is_to_look, is_back = now_ms, True, True
             self.note(now_ms)
+
+    async def _release_held(self) -> None:
+        """Release schedules whose leases end later than those that begin now.
+
+        Who took them by a clock that was ahead may have died. Who fires them still finds its lease
+        ended, and its messages are not put twice.
+        """
+        # A token may have no right to see what is held.
+        with contextlib.suppress(AccessDenied):
+            latest_ms = self._queue.clock.now_ms() + SETBACK_MS
+            for message in await self._queue.store.held(OWNER):
+                if message.topic == TOPIC and message.lease_until_ms > latest_ms:
+                    await self._queue.release(message, counted=False)
 
     async def _make_due(self) -> bool:
         """Make schedules due that wait for too long, so that firers compute their next moments.
@@ -155,61 +182,89 @@ class Setback:
             if len(page.versions) < len(page.messages):
                 # An old server returns no versions, and does this itself.
                 return True
-            now_ms = self._queue.clock.now_ms()
-            places = await _ahead(page.messages, now_ms)
-            if places:
-                ids = page.messages.ids
-                dues = np.full(len(places), max(now_ms - AHEAD_MS, 0), np.int64)
-                some = [ids[at].encode() for at in places]
-                moved = await self._queue.store.reschedule(
-                    TOPIC, some, dues, versions=page.versions[places]
-                )
-                is_done &= bool((moved == Result.MOVED).all())
-                answers = zip(places, results_of(moved), strict=True)
-                names += [ids[at] for at, answer in answers if answer is Result.MOVED]
+            answers = await self._make_due_of(page)
+            found = [id_ for id_, answer in answers.items() if answer in _MADE_DUE]
+            is_done &= len(found) == len(answers)
+            names += found
             if (cursor := page.cursor) is None:
                 break
         if names:
             _say(names)
         return is_done
 
+    async def _make_due_of(self, page: Page) -> dict[str, Result]:
+        """Make schedules of a page due, each only in the version that was read."""
+        now_ms, messages = self._queue.clock.now_ms(), page.messages
+        ahead, due_ms = await _ahead(messages, now_ms), max(now_ms - AHEAD_MS, 0)
+        rows = _rows(ahead, due_ms, now_ms)
+        answers = dict[str, Result]()
+        if rows:
+            puts = Puts.of_rows(TOPIC, [*rows.values()])
+            puts = with_columns(puts, versions=page.versions[[*rows]])
+            answers |= {put.id: put.result for put in await self._queue.store.put(puts, "replace")}
+        if places := [at for at in ahead if at not in rows]:
+            ids, dues = [messages.ids[at] for at in places], np.full(len(places), due_ms, np.int64)
+            moved = await self._queue.store.reschedule(
+                TOPIC, [id_.encode() for id_ in ids], dues, versions=page.versions[places]
+            )
+            answers |= zip(ids, results_of(moved), strict=True)
+        return answers
 
-async def _ahead(messages: Iterable[Message], now_ms: int) -> list[int]:
+
+async def _ahead(messages: Iterable[Message], now_ms: int) -> dict[int, Schedule | None]:
     """Return the places of the schedules that wait for longer than their rules say.
 
     The text of a schedule that has fired tells. Otherwise a clock that was ahead may have put it,
-    so its rule is computed.
+    so its rule is computed. Such a schedule comes with its place if it is to be put again, as if it
+    had fired up to the moment before its next one: if the clock is behind now, that one still comes
+    next when it is right again.
     """
-    ahead, unfired = list[int](), dict[int, tuple[Schedule, int]]()
+    ahead, unfired = dict[int, Schedule | None](), dict[int, tuple[Schedule, int]]()
     for at, message in enumerate(messages):
         told = told_ms(message)
         if (message.due_ms if told is None else told) - SETBACK_MS <= now_ms:
             continue
         schedule = _active(message)
         if schedule is not None and told is None:
-            unfired[at] = schedule, message.due_ms
+            unfired[at] = schedule, next_ms(message)
         elif schedule is not None:
-            ahead.append(at)
-    return ahead + await _ahead_by_rule(unfired, now_ms) if unfired else ahead
+            ahead[at] = None
+    return ahead | await _ahead_by_rule(unfired, now_ms) if unfired else ahead
 
 
-async def _ahead_by_rule(unfired: Mapping[int, tuple[Schedule, int]], now_ms: int) -> list[int]:
-    """Return the places whose rules fire before their dues, or take too long to compute."""
-    asked = dict[int, bool]()
+async def _ahead_by_rule(
+    unfired: Mapping[int, tuple[Schedule, int]], now_ms: int
+) -> dict[int, Schedule | None]:
+    """Return the places whose rules fire before their moments, or take too long to compute."""
+    asked = dict[int, tuple[bool, Schedule | None]]()
 
     def ask() -> None:
-        for at, (schedule, due_ms) in unfired.items():
+        for at, (schedule, moment_ms) in unfired.items():
             try:
                 first_ms = schedule.times.after(now_ms)
+                is_ahead = first_ms is not None and first_ms < moment_ms - SETBACK_MS
+                last_ms = schedule.times.before(moment_ms - 1) if is_ahead else None
             except Exception:
                 # Its taker will bury it with the reason.
-                first_ms = None
-            asked[at] = first_ms is not None and first_ms - AHEAD_MS < due_ms - SETBACK_MS
+                is_ahead, last_ms = False, None
+            last_ms = max(last_ms or 0, schedule.last_ms or 0)
+            asked[at] = is_ahead, replace(schedule, last_ms=last_ms) if last_ms else None
 
     asking = begun(ask)
     await asyncio.wait({asking}, timeout=_RECKONING_S)
     asking.cancel()
-    return [at for at in unfired if asked.get(at, True)]
+    found = {at: asked.get(at, (True, None)) for at in unfired}
+    return {at: marked for at, (is_ahead, marked) in found.items() if is_ahead}
+
+
+def _rows(ahead: Mapping[int, Schedule | None], due_ms: int, now_ms: int) -> dict[int, Row]:
+    """Return the rows that put schedules again, by their places, but for bodies without room."""
+    rows = dict[int, Row]()
+    for at, schedule in ahead.items():
+        if schedule is not None:
+            with contextlib.suppress(InvalidInput):
+                rows[at] = row_at(schedule.name, schedule.data, due_ms, now_ms)
+    return rows
 
 
 def _active(message: Message) -> Schedule | None:
