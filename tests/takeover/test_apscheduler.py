@@ -90,7 +90,7 @@ def test_jobs_keep_their_times_and_arguments(jobs, database, tmp_path):
         "job both": "cron",
     }
     found = schedules(store)
-    begin = datetime(2027, 1, 29, 11, 30, tzinfo=UTC)
+    begin = datetime(2037, 1, 29, 11, 30, tzinfo=UTC)
     for name, trigger in _TRIGGERS.items():
         schedule = found[f"apscheduler:{name}"]
         times = [from_ms(ms) for ms in islice(schedule.times.following(to_ms(begin)), 8)]
