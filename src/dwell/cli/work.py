@@ -67,6 +67,9 @@ def work(
     session = session_of(context)
     if session.store_given:
         raise InvalidInput("store: got --store, which work cannot use: the worker names its store")
+    if reload:
+        # Compiled code would stand for a file that changes again in its second, and keeps its size.
+        sys.dont_write_bytecode, os.environ["PYTHONDONTWRITEBYTECODE"] = True, "1"
     worker = load(app)
     if processes > 1 and not worker.is_shareable:
         raise InvalidInput(
