@@ -65,7 +65,7 @@ class PostgresRows:
     """The table of an address, with a connection for reading and a connection for listening."""
 
     def __init__(self, address: Address) -> None:
-        self._options: dict[str, Any] = _OPTIONS | parameters_of(address.database)
+        self._options: dict[str, Any] = _OPTIONS | parameters_of(address.database, "--from")
         names = [address.table] if address.schema is None else [address.schema, address.table]
         words: dict[str, Any] = {
             "table": sql.Identifier(*names),
