@@ -88,9 +88,9 @@ packages: ## Debian packages that tests and benchmarks run against
 		"taskiq>=0.11,<0.12" "taskiq-redis>=1.0.9,<1.1" "celery[redis]>=5.6,<5.7"
 
 # Those of Spark share one session, so they are one program beside the others, which wait more often:
-# two workers more than there are cores. Short programs in Java end sooner when little is compiled. What
+# three workers more than there are cores. Short programs in Java end sooner when little is compiled. What
 # failed, in either, is told once more at the end, where it is looked for.
-WORKERS := $(shell expr $$(nproc) + 2)
+WORKERS := $(shell expr $$(nproc) + 3)
 JAVA := -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
 	-XX:SharedArchiveFile=$(CURDIR)/.brokers/spark.jsa
 define pytest
