@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
 
-from dwell.relay.tally import LATE_MS, Tally
+from dwell.prometheus import histogram_family
+from dwell.relay.tally import Tally
 
 
 class Numbers(Collector):
@@ -38,21 +38,9 @@ class Numbers(Collector):
         yield dead
         yield _counter("dropped", "Dead letters that are kept nowhere.", tally.dropped)
         yield GaugeMetricFamily("dwell_relay_lanes", "Lanes that are this relay's.", tally.lanes)
-        yield _late(tally)
+        text = "How long after their due records left."
+        yield histogram_family("dwell_relay_late_seconds", text, tally.late)
 
 
 def _counter(name: str, about: str, value: int) -> Metric:
     return CounterMetricFamily(f"dwell_relay_{name}", about, value)
-
-
-def _late(tally: Tally) -> Metric:
-    total, buckets = 0, []
-    for end, count in zip((*LATE_MS, None), tally.late, strict=True):
-        total += count
-        buckets.append(("+Inf" if end is None else str(end / 1000), total))
-    return HistogramMetricFamily(
-        "dwell_relay_late_seconds",
-        "How long after their due records left.",
-        buckets=buckets,
-        sum_value=tally.late_ms / 1000,
-    )

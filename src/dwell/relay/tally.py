@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dwell.histogram import Histogram
 from dwell.message import I64
 
-#: Upper bounds of the lateness at which records left, in milliseconds.
-LATE_MS = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000)
+#: Upper bounds of the lateness at which records left, in seconds.
+_LATE_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0)
 
 #: The trouble of a part that has not been tried yet.
 NOT_YET = "starting"
@@ -16,7 +17,7 @@ NOT_YET = "starting"
 
 @dataclass
 class Tally:
-    """Counts since the start; ``late`` has one number for each end of :data:`LATE_MS`, and more."""
+    """Counts since the start."""
 
     read: int = 0
     #: Of the records read: held, used for a cancel, or dead letters by now.
@@ -30,8 +31,7 @@ class Tally:
     dead: Counter[str] = field(default_factory=Counter)
     #: Dead letters that are kept nowhere: their topic drops them, or no sink accepts them.
     dropped: int = 0
-    late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
-    late_ms: int = 0
+    late: Histogram = field(default_factory=lambda: Histogram(_LATE_S))
     lanes: int = 0
     #: The present troubles, by the part that has them: the relay is not ready while there are any.
     trouble: dict[str, str] = field(default_factory=dict)
@@ -44,8 +44,4 @@ class Tally:
 
     def add_late(self, due_ms: I64, now_ms: int) -> None:
         """Count how late records left; a due before the arrival counts from the arrival."""
-        late_ms = np.maximum(now_ms - due_ms, 0)
-        places = np.searchsorted(LATE_MS, late_ms)
-        for place, count in enumerate(np.bincount(places, minlength=len(self.late)).tolist()):
-            self.late[place] += count
-        self.late_ms += int(late_ms.sum())
+        self.late.add_many(np.maximum(now_ms - due_ms, 0) / 1000)

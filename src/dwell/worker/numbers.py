@@ -1,11 +1,11 @@
 """The counts of a worker, in the form of Prometheus."""
 
 from collections.abc import Iterator
-from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dwell.prometheus import histogram_family
 from dwell.worker.tally import Tally
 
 
@@ -30,11 +30,5 @@ class Numbers(Collector):
         for topic, count in sorted(tally.timeouts.items()):
             timeouts.add_metric([topic], count)
         yield timeouts
-        seconds = tally.seconds
-        ends = [*map(str, seconds.bounds), "+Inf"]
-        yield HistogramMetricFamily(
-            "dwell_worker_seconds",
-            "How long calls of handlers took.",
-            buckets=list(zip(ends, accumulate(seconds.counts), strict=True)),
-            sum_value=seconds.sum,
-        )
+        text = "How long calls of handlers took."
+        yield histogram_family("dwell_worker_seconds", text, tally.seconds)

@@ -15,7 +15,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
 )
 from prometheus_client.exposition import generate_latest
@@ -23,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from dwell.batch.stats import TopicStats
 from dwell.errors import StoreError
-from dwell.histogram import Histogram
+from dwell.prometheus import histogram_family
 from dwell.queue import Queue
 from dwell.server.parts import in_turns
 from dwell.server.service import Service
@@ -129,13 +128,15 @@ class _Figures(Collector):
         yield from self._takers()
         yield from self._server()
         yield from self._store()
-        yield _histogram(
+        yield histogram_family(
             "dwell_lateness_seconds",
             "From a message's due, or its put if that was later, to its first take.",
             self._service.lateness,
         )
         for name, timing in self._service.queue.store.timings.items():
-            yield _histogram(f"dwell_journal_{name}_seconds", f"One {name} of the journal.", timing)
+            yield histogram_family(
+                f"dwell_journal_{name}_seconds", f"One {name} of the journal.", timing
+            )
 
     def _messages(self) -> Iterable[Metric]:
         messages = GaugeMetricFamily(
@@ -199,12 +200,3 @@ class _Figures(Collector):
             if isinstance(value, int):
                 text = f"{name} of the store, as /v1/health has it."
                 yield GaugeMetricFamily(f"dwell_store_{name}", text, value=float(value))
-
-
-def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFamily:
-    total, buckets = 0, []
-    bounds = [*map(str, histogram.bounds), "+Inf"]
-    for bound, count in zip(bounds, histogram.counts, strict=True):
-        total += count
-        buckets.append((bound, total))
-    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum)
