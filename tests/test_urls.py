@@ -18,6 +18,8 @@ SECRET = "s3cr3t"
         f"amqps://u:{SECRET}@h/v?queue=q&cadata={SECRET}",
         f"amqp://u:{SECRET}?{SECRET}@h/v?queue=q",
         f"redis://:{SECRET}@h/0?prefix=p",
+        f"amqp::u:{SECRET}@h/v?queue=q",
+        f"redis:u:{SECRET}@h",
         f"KAFKA://h/t?ssl.key.password={SECRET};x={SECRET}",
     ],
 )
@@ -34,6 +36,7 @@ def test_no_secret_is_shown(url):
         "redis://h/0?prefix=p&shards=4",
         "./folder?password=x",
         "file:///folder?password=x",
+        "file:///folder@home",
         "memory:",
     ],
 )

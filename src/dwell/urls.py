@@ -5,8 +5,9 @@ from urllib.parse import urlsplit
 
 from dwell.errors import InvalidUrl
 
-# To the last @, since a password that was not quoted as it should be may hold anything.
-_LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)//.*@", re.DOTALL)
+# To the last @, since a password that was not quoted as it should be may hold anything. The slashes
+# may be missing.
+_LOGIN = re.compile(r"((?!file:)[A-Za-z][A-Za-z0-9+.-]*:)(?:(//).*|[^/]*)@", re.DOTALL)
 # A path may have a question mark in it, which begins no options.
 _OPTIONS = re.compile(r"((?!file:)[A-Za-z][A-Za-z0-9+.-]*://[^?]*\?)(.*)", re.DOTALL)
 _OPTION = re.compile(r"([^&;=]+)=([^&;]*)")
@@ -28,7 +29,7 @@ def shown(url: str) -> str:
     A path stays as it is.
     """
     login = _LOGIN.match(url)
-    said = url if login is None else f"{login[1]}//***@{url[login.end() :]}"
+    said = url if login is None else f"{login[1]}{login[2] or ''}***@{url[login.end() :]}"
     options = _OPTIONS.fullmatch(said)
     return said if options is None else options[1] + _OPTION.sub(_option, options[2])
 
