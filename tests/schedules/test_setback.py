@@ -1,13 +1,14 @@
 """Schedules when the clock was ahead, and is put right."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
 from msgspec.structs import replace
 
 import dwell
-from dwell.errors import Forbidden
+from dwell.errors import Forbidden, InvalidInput
 from dwell.message import Result, State
 from dwell.queue.schedules import TOPIC, setback
 from dwell.queue.schedules.schedule import OWNER, schedule_of
@@ -439,6 +440,26 @@ async def test_a_schedule_that_ended_goes_on_where_nobody_may_read_events(monkey
         clock.advance(-HOUR_MS)
         await until_async(lambda: is_next(queue, clock, "other"))
         await goes_on(queue, clock)
+
+
+async def test_an_ended_schedule_without_room_for_its_last_moment_stops_no_other(caplog):
+    rule = {"every": "1m", "end": "2026-11-24T09:06:00Z"}
+    async with opened(1) as (queue, clock):
+        for size in range(786_500, 0, -1):
+            # The largest that can be put.
+            with contextlib.suppress(InvalidInput):
+                await queue.schedules.put("a", "full", b"x" * size, **rule)
+                break
+        await queue.schedules.put("s", "t", b"", **rule)
+        clock.advance(HOUR_MS)
+        for name in ("a", "s"):
+            await until_async(lambda name=name: is_gone(queue, name))
+        clock.advance(-HOUR_MS)
+        await until_async(lambda: is_next(queue, clock))
+        assert await queue.schedules.get("a") is None
+    lost = [one.getMessage() for one in caplog.records if "is lost" in one.getMessage()]
+    assert len(lost) == 1
+    assert "schedule a" in lost[0]
 
 
 async def test_what_has_ended_is_kept_in_bounded_memory(monkeypatch):

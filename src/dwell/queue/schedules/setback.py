@@ -108,16 +108,27 @@ class Setback:
         # A token may have no right to read events.
         with contextlib.suppress(AccessDenied):
             others = await self._changed_since(ended)
-        # It fires after now, as those do that say up to when they have fired.
-        due_ms = max(now_ms + 1 - AHEAD_MS, 0)
+        again = list[str]()
         for id_, one in ended.items():
-            if id_ not in others:
-                row = row_at(id_, one.data, due_ms, now_ms)
-                with contextlib.suppress(IdExists):
-                    await self._queue.store.put(Puts.of_rows(TOPIC, [row]), "error")
+            if id_ not in others and await self._put_again(id_, one.data, now_ms):
+                again.append(id_)
             self._forget(id_)
-        if again := [id_ for id_ in ended if id_ not in others]:
+        if again:
             _say(again)
+
+    async def _put_again(self, name: str, data: bytes, now_ms: int) -> bool:
+        """Put a schedule, and tell whether it was put."""
+        try:
+            # It fires after now, as those do that say up to when they have fired.
+            row = row_at(name, data, max(now_ms + 1 - AHEAD_MS, 0), now_ms)
+            await self._queue.store.put(Puts.of_rows(TOPIC, [row]), "error")
+        except IdExists:
+            return False
+        except InvalidInput as error:
+            # Its last moment needs some bytes of the body.
+            _log.warning("a schedule that ended by a clock that was ahead is lost: %s", error)
+            return False
+        return True
 
     async def _changed_since(self, ended: Collection[str]) -> set[str]:
         """Return the schedules whose last event, by the event log, is not their end."""
