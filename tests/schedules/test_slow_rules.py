@@ -143,6 +143,8 @@ async def test_few_slow_schedules_are_reckoned_at_once_and_none_loses_its_moment
             await fired(queue, clock)
             assert len(await ids(queue)) == 1
             stuck.goes_on.set()
+            # One that is tried while all threads are busy waits once more.
+            await until_async(lambda: not {t.get_name() for t in asyncio.all_tasks()} & {*slow})
             clock.advance(firer._LATER.ms)
             for name in slow:
                 await until_async(lambda name=name: queue.get("slow", names(0, name=name)[0]))
