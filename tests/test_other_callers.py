@@ -105,7 +105,7 @@ async def select(queue: dwell.Queue, verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 @settings(
-    max_examples=20 * RUNS, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
+    max_examples=12 * RUNS, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
 )
 @given(others=st.lists(OTHERS, max_size=8))
 @example(others=[("put ready", "i0", "Oslo"), ("put ready", "i1", "Rome")])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import dwell
 from dwell import State
 from dwell.message import DEFAULT_PRIORITY
+from tests import RUNS
 from tests.exports.conftest import KINDS, everything
 
 HOUR_MS = 3_600_000
@@ -88,7 +89,7 @@ def told(message):
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(
-    max_examples=40,
+    max_examples=20 * RUNS,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
