@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -103,6 +104,27 @@ def test_an_error_takes_the_mark_back(connect):
         raise ZeroDivisionError
     assert balance(connect()) == 0
     assert pay(connect(), message())
+
+
+def test_what_cannot_be_committed_does_not_fail_the_next(connect, database):
+    """A foreign key that is checked at the commit."""
+    connection = connect()
+    cursor = connection.cursor()
+    if not database.startswith("postgresql"):
+        cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.execute("CREATE TABLE people (id INTEGER PRIMARY KEY)")
+    cursor.execute(
+        "CREATE TABLE bills "
+        "(person INTEGER NOT NULL REFERENCES people (id) DEFERRABLE INITIALLY DEFERRED)"
+    )
+    connection.commit()
+    told = (sqlite3.IntegrityError, psycopg.errors.ForeignKeyViolation)
+    for _ in range(2):
+        with pytest.raises(told), once(message(), connection) as is_first:  # noqa: PT012
+            assert is_first
+            cursor.execute("INSERT INTO bills VALUES (17)")
+    assert pay(connection, message("P-2"))
+    assert balance(connection) == 1
 
 
 def test_deliveries_at_once_count_once(connect):

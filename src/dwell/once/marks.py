@@ -64,10 +64,11 @@ def once(
                 f"{name}: the mark of {values[1]!r:.80} is gone, expected a block that does not "
                 "roll back its transaction"
             )
+        # SQLite leaves a transaction open that cannot be committed, and the next would fail by it.
+        connection.commit()
     except BaseException:
         connection.rollback()
         raise
-    connection.commit()
 
 
 def _is_marked(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> bool:
