@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 import dwell
-from dwell.errors import DwellError
+from dwell.errors import DwellError, Forbidden
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka import source as kafka
 from dwell.relay.kafka.source import KafkaSource
@@ -15,6 +15,7 @@ from dwell.relay.outbox import source as outbox
 from dwell.relay.process import relay_of
 from dwell.relay.rabbitmq import source as rabbitmq
 from dwell.relay.settings import RelaySettings
+from dwell.store.memory import MemoryStore
 from tests.relay.outbox import Box, moving
 from tests.waiting import until_async
 
@@ -97,6 +98,38 @@ async def test_a_full_topic_holds_up_no_other_and_loses_nothing(source, tmp_path
         assert bodies == [b"%d" % at for at in range(COUNT)]
         assert await ready(queue, "full") == 0
         assert sorted(await drained(queue, "other", COUNT)) == sorted(bodies)
+
+
+class Guarded(MemoryStore):
+    """A store that lets put and cancel in some topics only, as a server does by a token."""
+
+    forbidden = frozenset({"full"})
+
+    def _check(self, topic):
+        if topic in self.forbidden:
+            raise Forbidden(f"token relay may not put to {topic}")
+
+    async def put(self, puts, on_conflict):
+        self._check(puts.topic)
+        return await super().put(puts, on_conflict)
+
+    async def cancel(self, topic, ids, versions=None):
+        self._check(topic)
+        return await super().cancel(topic, ids, versions)
+
+
+async def test_a_topic_without_the_right_to_it_holds_up_no_other(source):
+    """Anybody who writes a record may name it."""
+    async with dwell.Queue(Guarded(dwell.RealClock())) as queue:
+        async with moving_to_workers(queue, source, batch=10) as relay:
+            await until_async(lambda: ready_of(queue, {"other": COUNT}))
+            await until_async(lambda: "may not put to full" in (relay.why_not_ready() or ""))
+            queue.store.forbidden = frozenset()
+            await until_async(lambda: ready_of(queue, {"full": COUNT}))
+            await until_async(lambda: relay.why_not_ready() is None)
+            await until_async(lambda: relay.tally.read == relay.tally.settled == 2 * COUNT)
+        bodies = await drained(queue, "full", COUNT)
+        assert sorted(bodies) == sorted(b"%d" % at for at in range(COUNT))
 
 
 async def ready_of(queue, counts):

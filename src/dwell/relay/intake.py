@@ -9,7 +9,7 @@ from dwell.batch.blobs import Sized
 from dwell.batch.puts import PUT_ARRAYS, Puts
 from dwell.batch.results import counts_of
 from dwell.batch.schema import arrays_from
-from dwell.errors import DwellError, InvalidId, InvalidInput, TopicFull
+from dwell.errors import DwellError, Forbidden, InvalidId, InvalidInput, TopicFull
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, MAX_ID_BYTES, Result
 from dwell.queue import Queue
 from dwell.relay.contract import Reader, Source
@@ -172,7 +172,7 @@ class Intake:
         return [(topic, step) for topic, mine in steps.items() for step in mine]
 
     async def _done(self, topic: str, step: Step) -> Step:
-        """Do a step, retrying while the queue cannot; return the records without room."""
+        """Do a step, retrying while the queue cannot; return the records that have to wait."""
         try:
             return await patiently(
                 lambda: self._try(topic, step),
@@ -184,10 +184,20 @@ class Intake:
             return await self._isolate(topic, step, str(error))
 
     async def _try(self, topic: str, step: Step) -> Step:
-        if isinstance(step[0], Cancelled):
-            await self._cancel(topic, step)
-            return []
-        return await self._put(topic, step)
+        who = f"right to {topic}"
+        left: Step = []
+        try:
+            if isinstance(step[0], Cancelled):
+                await self._cancel(topic, step)
+            else:
+                left = await self._put(topic, step)
+        except Forbidden as error:
+            # A record may name any topic, and must not hold up those of others.
+            if self._tally.is_news(who, error):
+                _log.warning("%s: %d records wait, and come again: %s", topic, len(step), error)
+            return step
+        self._tally.trouble.pop(who, None)
+        return left
 
     async def _isolate(self, topic: str, step: Step, reason: str) -> Step:
         """Find by halves which records the queue refuses for good; they become dead letters.
