@@ -23,6 +23,12 @@ if SIGNALLED in os.environ:
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGINT)
 
+#: Names a file; while there is one, a process that imports this hangs.
+STUCK = "DWELL_TEST_STUCK"
+
+while Path(os.environ.get(STUCK, "/no such file")).exists():
+    time.sleep(0.01)
+
 if Path(os.environ.get(CLOSED, "/no such file")).exists():
     os._exit(9)
 

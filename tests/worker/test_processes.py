@@ -17,7 +17,16 @@ from dwell.store.memory import MemoryStore
 from dwell.worker import Worker, processes
 from dwell.worker.processes import ProcessCall, ProcessPool
 from tests.waiting import PATIENCE_S, until, until_async
-from tests.worker.in_processes import CLOSED, SIGNALLED, ends, hangs, hides, sees_signals, works
+from tests.worker.in_processes import (
+    CLOSED,
+    SIGNALLED,
+    STUCK,
+    ends,
+    hangs,
+    hides,
+    sees_signals,
+    works,
+)
 from tests.worker.serving import serving
 
 
@@ -142,6 +151,28 @@ async def test_what_no_process_can_be_started_for_is_given_back_as_it_was(
         assert (await left(queue, "1")).attempt == 1
     assert "given back as it was: a process for the handler ended at its start" in caplog.text
     assert "exit code 9" in caplog.text
+
+
+async def test_a_process_that_hangs_at_its_start_is_ended(queue, tmp_path, monkeypatch, caplog):
+    stuck, worker = tmp_path / "stuck", Worker(queue)
+    stuck.touch()
+    monkeypatch.setenv(STUCK, str(stuck))
+    monkeypatch.setattr(processes, "_STARTS_S", 0.5)
+    worker.on("t", concurrency=1, processes=True, timeout="1m")(ends)
+    await queue.put("t", "3", id="1", max_attempts=2)
+    async with serving(worker):
+
+        async def is_released():
+            return (await queue.stats()).totals.get("release", 0) >= 1
+
+        await until_async(is_released)
+        monkeypatch.setattr(processes, "_STARTS_S", PATIENCE_S)
+        stuck.unlink()
+        # That has not been an attempt.
+        assert (await left(queue, "1")).attempt == 1
+    assert (
+        "given back as it was: a process for the handler has not begun after 0.5 s" in caplog.text
+    )
 
 
 async def test_a_burst_ends_when_no_process_can_be_started(queue, tmp_path, monkeypatch):

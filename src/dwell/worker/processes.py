@@ -41,6 +41,8 @@ _MAX_ERROR_BYTES = 2**20
 #: What a terminal, or who stops a service, sends to all processes of it.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+#: How long a process may take to start, and to answer that it has a message, seconds.
+_STARTS_S = 300.0
 #: How long a process may take to end when its pipe is closed, and when it is killed, seconds.
 _ENDS_S, _KILLED_S = 1.0, 10.0
 _LOOK_S = 0.005
@@ -167,8 +169,15 @@ class ProcessCall:
                 self._process = process
                 if self._is_over:
                     process.kill()
-            if process.has_begun(message, is_new=is_new):
-                return process
+            try:
+                if process.has_begun(message, is_new=is_new):
+                    return process
+            except TimeoutError:
+                process.kill()
+                self._pool.drop(process)
+                raise NoPlace(
+                    f"a process for the handler has not begun after {_STARTS_S:g} s"
+                ) from None
             ended = self._pool.drop(process)
             if is_new or self._is_over:
                 raise NoPlace(f"a process for the handler ended at its start: {ended}")
@@ -209,12 +218,17 @@ class _Process:
             theirs.close()
 
     def has_begun(self, message: bytes, *, is_new: bool) -> bool:
-        """Give it a message, and tell whether it has it, or has ended before."""
+        """Give it a message, and tell whether it has it, or has ended before.
+
+        Raises TimeoutError when it does neither.
+        """
         try:
             if is_new:
-                self.heard(None)
+                self.heard(_STARTS_S)
             self._pipe.send_bytes(message)
-            return self.heard(None) == _HERE
+            return self.heard(_STARTS_S) == _HERE
+        except TimeoutError:
+            raise
         except (EOFError, OSError):
             return False
 
