@@ -93,6 +93,18 @@ async def test_a_change_is_merged_into_the_newest_settings_of_any_shard() -> Non
             assert texts(server, "t")[0]["max_pending"] == 500
 
 
+async def test_defaults_are_set_though_the_first_shard_has_lost_what_they_replace() -> None:
+    with redis_server() as server:
+        async with dwell.open(server.url, shards=SHARDS) as queue:
+            await queue.configure("t", paused=True)
+            with server.client() as client:
+                for name in ("topics", "versions"):
+                    client.hdel(f"dwell:{{0}}:{name}", "t")
+            assert not (await queue.settings("t")).paused
+            await queue.configure("t", paused=False)
+            assert not any(text and text["paused"] for text in texts(server, "t"))
+
+
 async def test_the_newest_settings_of_any_shard_hold_after_a_loss() -> None:
     """A shard that comes back with older settings, the first one too, gets the newest."""
     with redis_server() as server:

@@ -59,11 +59,11 @@ class Settling:
 
     async def configure(self, topic: str, changes: Mapping[str, Any]) -> TopicSettings:
         """Merge changes into the settings of a topic; return the result."""
+        if self._shards.count > 1:
+            await self._catch_up(topic)
         if await self.settings(topic) == replace(_DEFAULTS, **changes) == _DEFAULTS:
             # An entry for a topic without settings would stay.
             return _DEFAULTS
-        if self._shards.count > 1:
-            await self._catch_up(topic)
         data, version = await self._set(0, topic, msgspec.msgpack.encode(changes), "")
         others = range(1, self._shards.count)
         await all_of([self._set(shard, topic, data, version) for shard in others])
