@@ -19,7 +19,7 @@ import pytest
 
 import dwell
 from dwell import Result, State
-from dwell.errors import Forbidden, InvalidInput, TopicFull
+from dwell.errors import Forbidden, InvalidInput, StoreError, TopicFull
 from dwell.queue.exports import manifest as manifests
 from dwell.queue.exports import putting, writing
 from dwell.queue.exports.manifest import MANIFEST, Manifest
@@ -461,6 +461,36 @@ def test_an_export_names_the_life_of_the_store(store, topic, tmp_path):
         page = queue.events(0, 10_000)
         assert manifest.history == page.history != ""
         assert manifest == msgspec.structs.replace(manifests.read(tmp_path / "export"), crc=0)
+
+
+class Replaced:
+    """A queue whose store is another one once a page of it was read."""
+
+    def __init__(self, queue, other):
+        self._queue, self._other = queue, other
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+    def replace(self, rows):
+        self._queue = self._other
+
+
+@pytest.mark.parametrize("count", [0, 50])
+async def test_an_export_of_a_store_that_is_replaced_ends_with_an_error(
+    count, tmp_path, monkeypatch
+):
+    """The places of the one say nothing in the other."""
+    monkeypatch.setattr(writing, "_PAGE_ROWS", 4)
+    async with dwell.open("memory:") as queue, dwell.open("memory:") as other:
+        await queue.put_many("t", [b"x"] * 10)
+        if count:
+            await other.put_many("t", [b"y"] * count)
+        replaced = Replaced(queue, other)
+        with pytest.raises(StoreError, match="put back or replaced while it was read"):
+            await writing.export(replaced, tmp_path / "export", (), replaced.replace)
+        assert list((tmp_path / "export").iterdir()) == []
+        assert (await writing.export(queue, tmp_path / "whole", (), None)).rows == 10
 
 
 def test_a_token_for_topics_is_enough(tmp_path):

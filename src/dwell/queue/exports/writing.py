@@ -7,7 +7,7 @@ import os
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import IO, Any, ParamSpec, Protocol, TypeVar
+from typing import IO, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +18,7 @@ from dwell.batch.events import EventPage
 from dwell.batch.stats import Stats
 from dwell.batch.sweep import EVERY, Sweep, Wanted
 from dwell.clock import Clock
-from dwell.errors import AccessDenied, InvalidInput
+from dwell.errors import AccessDenied, InvalidInput, StoreError
 from dwell.given.values import shown
 from dwell.message import MAX_BATCH_MESSAGES, TopicSettings
 from dwell.queue.exports.manifest import (
@@ -237,14 +237,16 @@ async def export(
     await blocking(make_folder, folder)
     writer, began_ms = _Writer(folder), queue.clock.now_ms()
     try:
+        began = await _end(queue)
         await _sweep(queue, writer, tuple(topics), tell)
+        await _check_same(queue, began)
         known = topics or {*(await queue.stats()).topics, *writer.counts}
         settings = await _settings(queue, known)
         manifest = Manifest(
             dwell_export=FORMAT,
             version=VERSION,
             store=f"{queue.store.number:08x}",
-            history=await _history(queue),
+            history=(await _end(queue)).history,
             began_ms=began_ms,
             ended_ms=queue.clock.now_ms(),
             topics=dict(sorted(writer.counts.items())),
@@ -274,13 +276,34 @@ async def _sweep(
     await blocking(writer.end)
 
 
-async def _history(queue: _Source) -> str:
-    """Return the name of the history of the last event, empty if it is not known."""
+class _End(NamedTuple):
+    """The end of the events, and the name of the history until there, empty if it is not known."""
+
+    position: int
+    history: str
+
+
+async def _end(queue: _Source) -> _End:
     try:
         end = (await queue.events(0, 1)).end_position
-        return (await queue.events(max(end - 1, 0), 1)).history
+        return _End(end, (await queue.events(max(end - 1, 0), 1)).history)
     except AccessDenied:
-        return ""
+        return _End(0, "")
+
+
+async def _check_same(queue: _Source, began: _End) -> None:
+    """Raise StoreError for a store that has lost what has happened until the beginning.
+
+    In another one, or an older copy, messages have other places.
+    """
+    if not began.history:
+        return
+    page = await queue.events(began.position, 1)
+    if page.end_position < began.position or page.since not in ("", began.history):
+        raise StoreError(
+            "export: the store was put back or replaced while it was read, and messages may be "
+            "missing; expected one store: export it again"
+        )
 
 
 async def _settings(queue: _Source, topics: Collection[str]) -> dict[str, dict[str, Any]]:
