@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 import dwell
-from dwell.errors import DwellError, Forbidden
+from dwell.errors import DwellError, Forbidden, StoreFull
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka import source as kafka
 from dwell.relay.kafka.source import KafkaSource
@@ -104,10 +104,11 @@ class Guarded(MemoryStore):
     """A store that lets put and cancel in some topics only, as a server does by a token."""
 
     forbidden = frozenset({"full"})
+    error = Forbidden
 
     def _check(self, topic):
         if topic in self.forbidden:
-            raise Forbidden(f"token relay may not put to {topic}")
+            raise self.error(f"token relay may not put to {topic}")
 
     async def put(self, puts, on_conflict):
         self._check(puts.topic)
@@ -118,9 +119,11 @@ class Guarded(MemoryStore):
         return await super().cancel(topic, ids, versions)
 
 
-async def test_a_topic_without_the_right_to_it_holds_up_no_other(source):
-    """Anybody who writes a record may name it."""
+@pytest.mark.parametrize("error", [Forbidden, StoreFull])
+async def test_a_topic_without_the_right_to_it_holds_up_no_other(source, error):
+    """Anybody who writes a record may name it; a quota may have no room for another one."""
     async with dwell.Queue(Guarded(dwell.RealClock())) as queue:
+        queue.store.error = error
         async with moving_to_workers(queue, source, batch=10) as relay:
             await until_async(lambda: ready_of(queue, {"other": COUNT}))
             await until_async(lambda: "may not put to full" in (relay.why_not_ready() or ""))

@@ -9,7 +9,7 @@ from dwell.batch.blobs import Sized
 from dwell.batch.puts import PUT_ARRAYS, Puts
 from dwell.batch.results import counts_of
 from dwell.batch.schema import arrays_from
-from dwell.errors import DwellError, Forbidden, InvalidId, InvalidInput, TopicFull
+from dwell.errors import DwellError, Forbidden, InvalidId, InvalidInput, StoreFull, TopicFull
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, MAX_ID_BYTES, Result
 from dwell.queue import Queue
 from dwell.relay.contract import Reader, Source
@@ -184,15 +184,16 @@ class Intake:
             return await self._isolate(topic, step, str(error))
 
     async def _try(self, topic: str, step: Step) -> Step:
-        who = f"right to {topic}"
+        who = f"access to {topic}"
         left: Step = []
         try:
             if isinstance(step[0], Cancelled):
                 await self._cancel(topic, step)
             else:
                 left = await self._put(topic, step)
-        except Forbidden as error:
-            # A record may name any topic, and must not hold up those of others.
+        except (Forbidden, StoreFull) as error:
+            # A record may name any topic, and must not hold up those of others: that the quota of a
+            # token has no room may be so for new topics only.
             if self._tally.is_news(who, error):
                 _log.warning("%s: %d records wait, and come again: %s", topic, len(step), error)
             return step
