@@ -16,7 +16,7 @@ from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
 from dwell.queue import Queue
 from dwell.server import inflight, window
-from dwell.server.http import call, encoding, metrics
+from dwell.server.http import call, encoding, metrics, watch
 from dwell.server.http.paging import MOST_TOPICS
 from dwell.server.inflight import InFlight
 from dwell.store.memory import MemoryStore
@@ -126,6 +126,26 @@ async def test_a_stream_keeps_nothing_of_its_body():
         (kept,) = [one for one in calls if one.service is server.service]
         assert kept.endpoint.name == "push"
         assert kept._body.size_bytes == 0
+
+
+@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
+async def test_a_stream_keeps_no_event_that_was_sent(version, monkeypatch):
+    gone = []
+
+    class Event(bytes):
+        def __del__(self):
+            gone.append(len(self))
+
+    event_of = watch.event_of
+    monkeypatch.setattr(watch, "event_of", lambda *told: Event(event_of(*told)))
+    monkeypatch.setattr(watch, "_SILENCE_S", 600.0)
+    async with served() as server:
+        wire = await Wire.open(server)
+        ask = request("POST", "/v1/watch", {"overview": {}})
+        await wire.send(ask.replace(b"HTTP/1.1", version))
+        await wire.reader.readuntil(b"event: overview")
+        await until_async(lambda: gone)
+        assert server.service.board.watchers == 1
 
 
 async def test_a_wait_counts_what_it_keeps_for_each_topic():

@@ -46,6 +46,8 @@ async def pieces_of(
         yield head_of(answer, now_ms, size, keeps=keeps)
         async for part in answer.parts:
             yield b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part
+            # The next part may be long in coming.
+            del part
         if is_chunked:
             yield b"0\r\n\r\n"
     finally:

@@ -578,6 +578,7 @@ class Protocol(asyncio.BufferedProtocol, Connection):
             async for piece in pieces:
                 self._write(piece)
                 sent_bytes += len(piece)
+                del piece
                 await self._drain()
                 if self._delivery.is_lost:
                     break

@@ -62,6 +62,7 @@ async def counted(call: Call, events: AsyncGenerator[bytes]) -> AsyncIterator[by
         async with contextlib.aclosing(events):
             async for event in events:
                 yield event
+                del event
 
 
 async def _events(

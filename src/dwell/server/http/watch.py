@@ -78,6 +78,7 @@ async def _events(call: Call, views: _Views) -> AsyncGenerator[bytes]:
         with call.watching(MOST_WATCHERS):
             async for event in _changes(call, views):
                 yield event
+                del event
     except (AccessDenied, ServerBusy):
         return
     finally:
