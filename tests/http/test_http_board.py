@@ -151,6 +151,38 @@ async def test_what_is_found_out_for_many_is_found_out_one_after_the_other():
     assert most == 1
 
 
+async def test_many_questions_leave_most_of_the_time_to_others():
+    loop, took = asyncio.get_running_loop(), []
+
+    async def find(key):
+        start = loop.time()
+        await asyncio.sleep(0.005)
+        took.append(loop.time() - start)
+
+    answers, start = shared.SharedBy(find, 60.0), loop.time()
+    await asyncio.gather(*map(answers.get, range(20)))
+    assert loop.time() - start > 2 * sum(took)
+
+
+async def test_the_settings_of_all_topics_of_a_view_are_kept(monkeypatch):
+    monkeypatch.setattr(board, "_SETTINGS_S", 60.0)
+    asked = []
+    async with dwell.Queue(MemoryStore(RealClock())) as queue:
+        for at in range(100):
+            await queue.put(f"t:{at}", "x")
+        settings = queue.settings
+
+        async def noted(topic):
+            asked.append(topic)
+            return await settings(topic)
+
+        queue.settings = noted
+        shown = Board(queue)
+        for limit in (100, 99, 98):
+            assert len((await shown.overview(Look(("",), limit=limit))).topics) == limit
+    assert len(asked) == 100
+
+
 async def test_what_others_hold_takes_no_place_of_ones_own(tmp_path):
     async with calling(tokens=tokens_in(tmp_path, ORDERS)) as caller:
         queue = caller.server.queue

@@ -31,6 +31,7 @@ from tools.attack import (
     rights,
     streams,
     tenants,
+    watchers,
 )
 from tools.attack.attack import Attack
 from tools.attack.run import MOST_MS, NOTHING, SPARE_MB, Outcome, outlive, run
@@ -51,6 +52,7 @@ ATTACKS = [
         rights,
         quotas,
         files,
+        watchers,
     )
     for attack in room.ATTACKS
 ]

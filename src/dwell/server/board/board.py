@@ -32,6 +32,8 @@ _LOAD_PART, _ROWS_PART = 0.02, 0.02
 _SHOWN_S, _SHOWN_PART = 0.1, 0.1
 #: How many rows are made before other tasks run, and how many overviews are kept.
 _AT_ONCE, _MOST_SHOWN = 1000, 64
+#: Of how many topics the settings are kept: of many more than one overview has.
+_MOST_SETTINGS = 2000
 
 
 class TopicRow(msgspec.Struct):
@@ -120,7 +122,9 @@ class Board:
         self._oldest: Shared[dict[str, int]] = Shared(queue.oldest_ready, _PASS_S)
         self._holders: SharedBy[tuple[str, ...], list[Holder]] = SharedBy(self._held, _PASS_S)
         self._waiting: SharedBy[tuple[str, ...], Waiting] = SharedBy(self._parked, _WAITING_S)
-        self._settings: SharedBy[str, TopicSettings] = SharedBy(queue.settings, _SETTINGS_S)
+        self._settings: SharedBy[str, TopicSettings] = SharedBy(
+            queue.settings, _SETTINGS_S, most_kept=_MOST_SETTINGS
+        )
         self._load: SharedBy[Counted, I64] = SharedBy(self.count, _PASS_S, _LOAD_PART)
         self._rows: Shared[list[TopicRow]] = Shared(self._made, _COUNTS_S, _ROWS_PART)
         self._shown: SharedBy[Look, Overview] = SharedBy(self._part, _SHOWN_S, _SHOWN_PART)

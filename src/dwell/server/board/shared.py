@@ -12,6 +12,9 @@ K = TypeVar("K", bound=Hashable)
 
 #: Of how many different questions the answers are kept.
 _MOST_KEPT = 64
+#: From how many questions at once on others have turns between them: so many times as long as an
+#: answer took, up to a bound.
+_MANY, _REST, _MOST_REST_S = 5, 3, 0.1
 #: How long an answer is kept at most, alone and among many: a slow answer may only have waited for
 #: its turn.
 _MOST_S, _MOST_OF_MANY_S = 5.0, 60.0
@@ -57,13 +60,19 @@ class SharedBy(Generic[K, T]):
     """Answers to many questions, each shared; the most recently used are kept.
 
     With more answers each is kept longer, so that all together take the same part of the time.
-    Answers are computed one after the other, and other tasks run in between.
+    Answers are computed one after the other, and other tasks run in between: where many are asked
+    for at once, more than can be kept, they take a quarter of the time.
     """
 
     def __init__(
-        self, find: Callable[[K], Awaitable[T]], least_s: float, most_part: float = 0.01
+        self,
+        find: Callable[[K], Awaitable[T]],
+        least_s: float,
+        most_part: float = 0.01,
+        most_kept: int = _MOST_KEPT,
     ) -> None:
         self._find = find
+        self._most_kept = most_kept
         self._least_s = least_s
         self._most_part = most_part
         self._kept: OrderedDict[K, tuple[T, float]] = OrderedDict()
@@ -89,13 +98,16 @@ class SharedBy(Generic[K, T]):
             async with self._turn:
                 start = loop.time()
                 value = await self._find(key)
+                took_s = loop.time() - start
+                if len(self._under_way) >= _MANY:
+                    await asyncio.sleep(min(_REST * took_s, _MOST_REST_S))
         finally:
             del self._under_way[key]
-        took_s = (loop.time() - start) * (len(self._kept) + 1)
-        holds_s = min(max(self._least_s, took_s / self._most_part), _MOST_OF_MANY_S)
+        all_s = took_s * (len(self._kept) + 1)
+        holds_s = min(max(self._least_s, all_s / self._most_part), _MOST_OF_MANY_S)
         self._kept[key] = value, loop.time() + holds_s
         self._kept.move_to_end(key)
-        while len(self._kept) > _MOST_KEPT:
+        while len(self._kept) > self._most_kept:
             self._kept.popitem(last=False)
         return value
 
