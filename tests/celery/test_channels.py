@@ -521,6 +521,32 @@ def test_a_sweep_that_was_stopped_leaves_a_queue_that_was_declared_again(
     assert store("get", "kombu.queues", "tasks").state is dwell.State.DELAYED
 
 
+def test_rows_that_others_have_put_stop_no_queue(connect, store):
+    channel = connect().default_channel
+    channel.exchange_declare("all", type="fanout")
+    channel.queue_declare("stays")
+    channel.queue_bind("stays", exchange="all")
+    channel.queue_declare("ends", arguments={"x-expires": 50})
+    kept = directory.exchange_topic("all")
+    for topic, body in (("kombu.queues", b"\xff"), (kept, b"{"), (kept, b"\xff")):
+        store("put", topic, body, delay="1h", id=f"odd-{body[0]}")
+    store("put", "kombu.queues", b"\xfe", id="expired")
+    store("put", "ends", b"old", id="old")
+    shared = connect().connection.link
+
+    def are_swept():
+        shared.run(shared.upkeep.directory.sweep, [])
+        return not (store("get", "kombu.queues", "expired") or store("get", "ends", "old"))
+
+    until(are_swept)
+    names = shared.run(shared.upkeep.directory.names)
+    assert "stays" in names
+    (binding,) = shared.run(shared.upkeep.directory.bindings, "all")
+    assert binding.queue == "stays"
+    channel.queue_delete("stays")
+    assert not shared.run(shared.upkeep.directory.bindings, "all")
+
+
 def test_a_queue_that_is_declared_while_it_is_deleted_is_a_new_one(connect, store, monkeypatch):
     channel = connect().default_channel
     channel.queue_declare("tasks")

@@ -126,12 +126,17 @@ class Directory:
     async def names(self) -> list[str]:
         """Return the names of the queues that do not expire."""
         pages = self._rows(QUEUES)
-        return [body.decode() async for due_ms, body in pages if due_ms == _FAR_MS]
+        return [body.decode(errors="replace") async for due_ms, body in pages if due_ms == _FAR_MS]
 
     async def bindings(self, exchange: str) -> list[Binding]:
         """Return the queues that are bound to an exchange now."""
-        pages = self._rows(exchange_topic(exchange))
-        return [msgspec.json.decode(body, type=Binding) async for _, body in pages]
+        return [binding async for binding in self._bindings(exchange_topic(exchange))]
+
+    async def _bindings(self, topic: str) -> AsyncIterator[Binding]:
+        """Yield the bindings of an exchange, without rows that somebody else has put."""
+        async for _, body in self._rows(topic):
+            with contextlib.suppress(msgspec.MsgspecError):
+                yield msgspec.json.decode(body, type=Binding)
 
     async def _rows(self, topic: str) -> AsyncIterator[tuple[int, bytes]]:
         async for batch in self._queue.pages(topic, State.DELAYED, limit=_PAGE):
@@ -166,13 +171,13 @@ class Directory:
         raise _being_deleted(row)
 
     async def _bindings_of(self, queue: str) -> list[Row]:
-        found = []
-        for topic in filter(is_exchange_topic, (await self._queue.stats()).topics):
-            async for _, body in self._rows(topic):
-                binding = msgspec.json.decode(body, type=Binding)
-                if binding.queue == queue:
-                    found.append(binding_row(topic, binding))
-        return found
+        topics = filter(is_exchange_topic, (await self._queue.stats()).topics)
+        return [
+            binding_row(topic, binding)
+            for topic in topics
+            async for binding in self._bindings(topic)
+            if binding.queue == queue
+        ]
 
     async def sweep(self, exchanges: Iterable[str]) -> int:
         """Delete the queues that have expired, and their bindings to some exchanges."""
@@ -184,7 +189,7 @@ class Directory:
             if is_queue and await self._queue.touch(message, _LEASE_S) is not Result.TOUCHED:
                 # This process was stopped for long, and another may have declared the queue.
                 continue
-            if is_queue and not await self._clear(topic_of(message.body.decode())):
+            if is_queue and not await self._clear(message.body):
                 others.append(message)
             else:
                 own.append(message)
@@ -195,14 +200,14 @@ class Directory:
             await self._queue.ack(own)
         return len(own)
 
-    async def _clear(self, topic: str) -> bool:
+    async def _clear(self, name: bytes) -> bool:
         """Clear the topic of a queue; return False without the right to."""
         try:
-            await self._queue.clear(topic)
+            await self._queue.clear(topic_of(name.decode()))
         except AccessDenied:
             return False
-        except InvalidTopic:
-            # An older version let in names that are too long for a topic.
+        except (InvalidTopic, UnicodeDecodeError):
+            # An older version let in names that are too long for a topic, and anybody may put rows.
             pass
         return True
 
