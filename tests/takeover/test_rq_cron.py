@@ -1,8 +1,9 @@
 """Jobs of RQ's cron schedulers become schedules; RQ itself shows them in Redis."""
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -60,6 +61,16 @@ def test_a_zone_that_one_line_shows_to_be_wrong_is_wrong_for_all(engine, url, tm
     found = reasons(copied(tmp_path, url))
     assert set(found) == {"cron job 1 of 'lines'", "cron job 2 of 'lines'"}
     assert all("zone: got UTC, where it runs at" in reason for reason in found.values())
+
+
+def test_a_line_that_runs_earlier_in_a_wrong_zone_is_refused(engine, url, tmp_path):
+    """Though it also runs there when RQ runs it next, in two hours."""
+    now = datetime.now(ZoneInfo("America/New_York"))
+    hours = {(now.astimezone(UTC).hour + later) % 24 for later in range(3)}
+    hours.add((now.hour + 2) % 24)
+    rq(engine.url, "lines", f"*/5 {','.join(map(str, sorted(hours)))} * * *")
+    found = reasons(copied(tmp_path, url))
+    assert "zone: got UTC, where it runs at" in found["cron job 1 of 'lines'"]
 
 
 def test_lines_of_croniter_run_as_there(engine, url, tmp_path, monkeypatch):
