@@ -97,7 +97,7 @@ async def _said(wire: Wire) -> bytes:
 async def outliving(target: Target) -> str:
     """Begin all that lasts with a token that ends, and go on with it."""
     topic = f"{TENANT}.jobs"
-    ends = (datetime.now(UTC) + timedelta(seconds=HOLD_S)).isoformat()
+    ends = (datetime.now(UTC) + timedelta(seconds=3 * HOLD_S)).isoformat()
     target.allow((VICTIM, HONEST, TENANT), ends={TENANT: ends})
     target.reload()
     wait = {"topics": topic, "wait_ms": 60_000}
