@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -195,3 +197,24 @@ async def test_what_cannot_be_is_refused(queue):
     worker.on("t", processes=True)(lambda message: None)
     with pytest.raises(InvalidInput, match="expected a function at the top of a module"):
         await worker.serve()
+
+
+PROFILED = """
+import sys, threading
+from dwell.worker.calls import ThreadCall
+found = []
+thread = threading.Thread(target=lambda: found.append(ThreadCall(lambda what: 2 * what, 21)()))
+thread.start()
+thread.join()
+sys.setprofile(lambda frame, event, argument: None)
+(lambda: None)()
+sys.setprofile(None)
+print(found)
+"""
+
+
+def test_a_process_may_be_profiled_after_calls_that_could_have_been_ended():
+    """In a process of its own, as one that may not be would not come to its end."""
+    command = [sys.executable, "-c", PROFILED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[(42, None)]\n"

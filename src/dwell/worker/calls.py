@@ -3,6 +3,7 @@
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -40,9 +41,10 @@ class ThreadCall:
         while True:
             try:
                 with self._lock:
-                    ident, self._ident = self._ident, None
-                if ident is not None:
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), None)
+                    self._ident = None
+                # One that is pending is raised here. If it is withdrawn, Python keeps a note of it
+                # for the whole process, which is slow then, and hangs in a profiler.
+                time.sleep(0)
             except Expired as error:
                 found = None, error
             else:
