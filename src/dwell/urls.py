@@ -58,14 +58,14 @@ def has_host(url: str) -> bool:
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme of an address; raises InvalidUrl for a host or port that is none.
+    """Return the scheme of an address; raises InvalidUrl for a host or port that is not valid.
 
     An address may have several hosts, each with its port.
     """
     try:
         parts = urlsplit(url)
         for host in parts.netloc.rpartition("@")[2].split(","):
-            # It is read only when it is asked for.
+            # The library reads a port only on access.
             _ = urlsplit(f"//{host}").port
     except ValueError:
         # Its text may have a part of a password that was not quoted as it should be.

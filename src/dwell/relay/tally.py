@@ -8,7 +8,7 @@ import numpy as np
 from dwell.histogram import Histogram
 from dwell.message import I64
 
-#: Upper bounds of the lateness at which records left, in seconds.
+#: Upper bounds of the lateness of records that left, in seconds.
 _LATE_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0)
 
 #: The trouble of a part that has not been tried yet.

@@ -101,7 +101,7 @@ class RabbitMQPlace:
         return self._totals.counts(0, await self._waiting(self._source.unacked), 0, 0)
 
     async def _waiting(self, back: int) -> int:
-        """Return how many messages wait, once so many are put back."""
+        """Return how many messages wait, when ``back`` of them are put back."""
         until_s = time.monotonic() + _BACK_S
         await self._source.close()
         while (ready := await self._counted()) < back and time.monotonic() < until_s:
@@ -130,12 +130,12 @@ class RabbitMQPlace:
                 _log.warning("%s: trying again for %.0f s", error, _AWAY_S)
             return None
         if self._away_s is not None:
-            # What waits has not been delivered meanwhile.
+            # No message was delivered while the broker was away.
             self._away_s, self._is_told, self._came_s = None, False, time.monotonic()
         return answer
 
     async def settings(self) -> dict[str, TopicSettings]:
-        """Return nothing: the settings of such a queue are not those of a topic."""
+        """Return nothing: such a queue has other settings than a topic."""
         return {}
 
     async def lend(self, limit: int) -> Sequence[Load] | None:
@@ -162,7 +162,7 @@ class RabbitMQPlace:
         self._read = deque(read for read in self._read if self._source.has(read.one.record))
 
     async def _end(self) -> Sequence[Load] | None:
-        """Return None if nothing waits, or nothing comes of it any more."""
+        """Return None if no message waits, or those that wait no longer come."""
         if self._source.is_blocked:
             known = self._stay.total()
             self._stay[_UNREADABLE] += max(await self._waiting(known + 1) - known, 1)
@@ -192,7 +192,7 @@ class RabbitMQPlace:
         await self._source.leave(stay)
 
     def _read_one(self, record: Record, now_ms: int) -> _Read:
-        """Return what to do with a message; raises InvalidInput for one that stays."""
+        """Return what to do with a message; raises InvalidInput if it stays."""
         if record.broken:
             # Only its body could be read.
             raise InvalidInput(record.broken)
@@ -257,7 +257,7 @@ class RabbitMQPlace:
         return count
 
     async def let_go(self, load: Load, places: Sequence[int]) -> Stayed:
-        """Ack messages; those of an earlier connection are delivered again, to anybody."""
+        """Ack messages; the broker delivers messages of an earlier connection again, to anybody."""
         return Stayed(len(places) - await self._ack([load.place[at] for at in places]))
 
     async def leave(self, load: Load, places: Sequence[int]) -> None:

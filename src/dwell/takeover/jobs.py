@@ -155,7 +155,7 @@ class JobsPlace(ABC):
         """Remove jobs that are as they were; return REMOVED, CHANGED, or 0 for those not there."""
 
     def id_of(self, part: Part, job: Job) -> str:
-        """Return the id of a job's message, where ids are those of one queue."""
+        """Return the id of a job's message, where each queue has its own ids."""
         id_ = job.id.decode()
         return id_ if part.topic == part.queue else scoped_id(part.queue, id_)
 
@@ -199,7 +199,7 @@ class JobsPlace(ABC):
             self._round = await self.parts_now()
 
     def topic_of(self, queue: str) -> str:
-        """Return the topic of a queue; raises InvalidUrl for a name that is none."""
+        """Return the topic of a queue; raises InvalidUrl for a name that is not valid."""
         return topic_for("queue", queue, self._topic)
 
     async def counts(self) -> Counts:

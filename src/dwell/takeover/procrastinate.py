@@ -1,7 +1,7 @@
-"""Jobs of procrastinate in PostgreSQL as a place: those that wait are moved.
+"""Jobs of procrastinate in PostgreSQL as a place: waiting jobs are moved.
 
 A job is locked in a transaction while it is put, as procrastinate's workers lock it, and deleted in
-the same transaction; one that ends before gives it back. The tables are those of procrastinate 3.
+the same transaction; one that ends before gives it back. It reads the tables of procrastinate 3.
 """
 
 import math
@@ -37,7 +37,7 @@ _OPTIONS = ("queue", "schema")
 #: How many bytes of arguments are read at once, about.
 _MOST_BYTES = MAX_BATCH_BYTES // 2
 _MOST_CHARS = 200
-#: A priority and a number that come before those of all jobs.
+#: A priority and a number that come before all jobs.
 _START = (2**31 - 1, 0)
 
 #: How long to wait for jobs that others have locked.
@@ -232,7 +232,7 @@ class Procrastinate:
             return None
 
     def _picked(self, locked: Sequence[tuple[int, int, int]]) -> list[int]:
-        """Return as many jobs as fit a batch; those that are too large stay."""
+        """Return as many jobs as fit a batch; jobs that are too large stay."""
         ids: list[int] = []
         total_bytes = 0
         for id_, size_bytes, priority in locked:

@@ -23,7 +23,7 @@ from dwell.takeover.redissource import RedisSource, either_day
 _SCHEDULERS, _SCHEDULER = "rq:cron_schedulers", b"rq:cron_scheduler:"
 #: The fields of a job that change with each run.
 _TIMES = ("latest_enqueue_time", "next_enqueue_time")
-#: What stands in the place of arguments that are not JSON.
+#: Stands in the place of arguments that are not JSON.
 _NO_JSON = "<not JSON serializable>"
 #: A weekday without a range, before its step.
 _STEP = re.compile(r"(?<![^,])(\w+)/")
@@ -62,7 +62,7 @@ class RqCron(RedisSource):
     def _scheduler(self, where: str, jobs: list[Any]) -> list[Entry]:
         """Return the entries of a scheduler, whose lines are all in one zone.
 
-        A zone that is not the right one may read some of the lines alike, so all are refused then.
+        A wrong zone may read some of the lines alike, so all are refused then.
         """
         found = [self._entry(f"cron job {at} {where}", job) for at, job in enumerate(jobs, 1)]
         wrong = next((one.reason for one in found if one.reason.startswith("zone: ")), "")
@@ -100,7 +100,7 @@ class RqCron(RedisSource):
 
 
 def _numbered(name: str, number: int) -> str:
-    """Return the name of a job that is registered so many times, and runs as often."""
+    """Return the name of a job that is registered ``number`` times, and runs as often."""
     return name if number == 1 else name_for("rq", f"{name.removeprefix('rq:')}-{number}")
 
 

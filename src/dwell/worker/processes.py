@@ -5,7 +5,7 @@ share a pipe and its lock are all lost when one of them is killed with the lock.
 spawned and not forked, so a handler is a function at the top of a module, and imports or opens all
 that it needs.
 
-What goes through a pipe is plain bytes. The process says that it is there, and then of each message
+The pipe carries plain bytes. The process says that it is there, and then of each message
 that it has it, and the answer: what the handler has returned, or raised as :func:`_packed` writes
 it, behind a byte that says which.
 """
@@ -53,11 +53,11 @@ class HandlerError(Exception):
 
 
 class NoPlace(DwellError):
-    """A handler could not be begun, so it has not run."""
+    """A handler could not be started, so it has not run."""
 
 
 class Returned(NamedTuple):
-    """What a handler returned: the result to keep, and the message to put."""
+    """The result of a handler to keep, and the message to put."""
 
     result: bytes | None = None
     then: Then | None = None
@@ -243,7 +243,7 @@ class _Process:
         self._process.kill()
 
     def leave(self) -> None:
-        """Let it end, as it has nothing to do."""
+        """End it, as it has nothing to do."""
         self._pipe.close()
 
     def ended(self) -> str:

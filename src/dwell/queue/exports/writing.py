@@ -40,15 +40,15 @@ T = TypeVar("T")
 
 #: How many messages are read at a time.
 _PAGE_ROWS = MAX_BATCH_MESSAGES
-#: A row group is written when it has so many rows, or bytes, or a few more.
+#: A row group is written when it has this many rows, or bytes, or a few more.
 _GROUP_ROWS = 100_000
 _GROUP_BYTES = 32 * 1024 * 1024
-#: A page is cut into parts of at most so many bytes, or one message.
+#: A page is cut into parts of at most this many bytes, or one message.
 _PART_BYTES = 16 * 1024 * 1024
 #: No row group has more rows or bytes, as Parquet counts them.
 MOST_GROUP_ROWS = _GROUP_ROWS + _PAGE_ROWS
 MOST_GROUP_BYTES = 2 * (_GROUP_BYTES + _PART_BYTES)
-#: A file gets no more row groups when it has so many rows or bytes.
+#: A file is complete when it has this many rows or bytes.
 _FILE_ROWS = 1_000_000
 _FILE_BYTES = 512 * 1024 * 1024
 
@@ -211,7 +211,7 @@ def make_folder(folder: Path) -> None:
 
 
 class _Source(Protocol):
-    """What an export needs of a queue."""
+    """The part of a queue that an export needs."""
 
     @property
     def clock(self) -> Clock: ...

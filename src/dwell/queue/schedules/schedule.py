@@ -29,7 +29,7 @@ TOPIC = f"{OWN_TOPICS}schedules"
 #: The owner that firers take them by.
 OWNER = "schedules"
 
-#: How long before its moment a message is put, so that it is on time beside many others.
+#: How long before its moment a message is put, so that it is on time among many others.
 AHEAD_MS = 250
 
 #: The delay of a paused schedule.

@@ -169,10 +169,10 @@ class Setback:
             self.note(now_ms)
 
     async def _release_held(self) -> None:
-        """Release schedules whose leases end later than those that begin now.
+        """Release schedules whose leases end later than a lease that begins now.
 
-        Who took them by a clock that was ahead may have died. Who fires them still finds its lease
-        ended, and its messages are not put twice.
+        The process that took them by a clock that was ahead may have died. A process that still
+        fires them finds that its lease has ended, and its messages are not put twice.
         """
         # A token may have no right to see what is held.
         with contextlib.suppress(AccessDenied):

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 _WAIT_S = 0.1
 _REST_S = 1.0
 _ASK_S = 10.0
-#: After so many held messages of one connection, a narrowed source prefetches more.
+#: After this many held messages of one connection, a narrowed source prefetches more.
 _WIDENED_AFTER = 100
 #: The argument of consumers of streams; other queues refuse it.
 _STREAM = "x-stream-offset"
@@ -44,9 +44,9 @@ _AT = "timestamp_in_ms"
 class RabbitMQSource:
     """The queue of an address.
 
-    Any number of relays may read it; the broker distributes the messages. With ``stops`` it reads
-    nothing more once ``is_blocked``: each delivery of a message counts, and a quorum queue drops
-    what was delivered too often.
+    Any number of relays may read it; the broker distributes the messages. With ``stops`` it ends
+    reading when ``is_blocked``: each delivery of a message counts, and a quorum queue drops
+    messages that were delivered too often.
     """
 
     has_lanes = False
@@ -58,7 +58,7 @@ class RabbitMQSource:
         self._connection = Connection(self._address)
         self._tag = ""
         self._stops = stops
-        #: Whether the first message of the queue is one that the client cannot read.
+        #: Whether the client cannot read the first message of the queue.
         self.is_blocked = False
         self._prefetch = self._widest = self._address.prefetch
         self._held, self._had_no_room = 0, False

@@ -12,8 +12,8 @@ K = TypeVar("K", bound=Hashable)
 
 #: Of how many different questions the answers are kept.
 _MOST_KEPT = 64
-#: From how many questions at once on others have turns between them: so many times as long as an
-#: answer took, up to a bound.
+#: With this many questions under way, other tasks run after each answer: for this many times the
+#: time that it took, up to a bound.
 _MANY, _REST, _MOST_REST_S = 5, 3, 0.1
 #: How long an answer is kept at most, alone and among many: a slow answer may only have waited for
 #: its turn.
