@@ -184,9 +184,9 @@ async def test_a_topic_is_read_only_when_a_message_may_be_over(queue, monkeypatc
     for _ in range(101):
         await look(queue)
         queue.store.clock.advance(1_000)
+    # Once at the start and once when they are over, and the queue may look by itself meanwhile.
+    assert sum(after is None for _, _, after, _ in reads) <= 3
     assert await left(queue) == set()
-    # Once at the start, and once when they are over.
-    assert len(reads) <= 2 * (8 // 3 + 2)
 
 
 @given(
