@@ -1,11 +1,13 @@
 import re
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 
 from dwell.message import Kind
+from dwell.threads.sync import SyncQueue
 
 DUE_MS = 4_000_000_000_000
 
@@ -158,6 +160,29 @@ def test_pages_are_followed(cli):
     assert len(cli.out("--json", "list", "t", "--all")) == 2500
     assert len(cli.out("--json", "list", "t", "--limit", "1200")) == 1200
     assert len(cli.out("--json", "events", "--limit", "2200")) == 2200
+
+
+def test_events_that_were_dropped_between_two_pages_are_told(cli, monkeypatch):
+    with cli.queue() as queue:
+        queue.put_many("t", ["x"] * 2500, delay="1h")
+    events = SyncQueue.events
+
+    def dropping(queue, position, limit):
+        if position != 1000:
+            return events(queue, position, limit)
+        return replace(events(queue, 2000, limit), first_position=2000)
+
+    monkeypatch.setattr(SyncQueue, "events", dropping)
+    told = cli.run("events", "--all").stderr
+    assert told.count("no longer kept") == 1
+    assert "events before 2000 are no longer kept" in told
+
+    def restored(queue, position, limit):
+        page = events(queue, position, limit)
+        return replace(page, since="0") if position == 1000 else page
+
+    monkeypatch.setattr(SyncQueue, "events", restored)
+    assert "before position 1000: it was restored" in cli.error("events", "--all", code=3)
 
 
 @pytest.mark.parametrize(

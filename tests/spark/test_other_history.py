@@ -15,6 +15,7 @@ import dwell
 from dwell.spark import register
 from dwell.spark.events import AnotherHistory
 from dwell.spark.eventstream import EventStream
+from dwell.spark.messages import MessagesReader
 from dwell.spark.options import ReadOptions
 from dwell.spark.pipelines import audit
 from dwell.spark.pipelines.command import main
@@ -73,6 +74,27 @@ def copied(server, tmp_path):
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     server.start()
     return base
+
+
+@pytest.mark.parametrize("after", [0, 3, 9])
+def test_messages_of_two_stores_are_not_one_table(server, tmp_path, copied, after):
+    lost = put(server, "lost", 5)
+    schema = StructType().add("id", StringType())
+    reader = MessagesReader(ReadOptions(url=server.url, view="messages", partitions=2), schema)
+    first, second = pickle.loads(pickle.dumps(reader.partitions()))
+
+    def read(part):
+        batches = pickle.loads(pickle.dumps(reader)).read(part)
+        return [id_ for batch in batches for id_ in batch.column("id").to_pylist()]
+
+    assert sorted(read(first) + read(second)) == sorted([*copied, *lost])
+    server.stop()
+    server.start()
+    read(first)
+    put_back(server, tmp_path)
+    put(server, "other", after)
+    with pytest.raises(AnotherHistory, match="messages: the store was put back"):
+        read(second)
 
 
 def test_a_server_that_is_started_again_is_gone_on_with(server):

@@ -61,3 +61,15 @@ async def test_a_message_may_be_replaced_meanwhile(turns: int) -> None:
             await asyncio.gather(put, asyncio.sleep(0))
         await first
         assert await is_ordered(queue)
+
+
+@pytest.mark.parametrize("turns", TURNS)
+async def test_the_topic_may_be_deleted_and_put_into_again_meanwhile(turns: int) -> None:
+    async with queue_on(FaultyDisk(), keyed_rows=1) as queue:
+        first = await begun(queue, turns)
+        await queue.clear("t")
+        await queue.delete_topic("t")
+        await queue.put_many("t", [b"x"] * MESSAGES, key="k")
+        await first
+        # If the topic was deleted after it became ordered, it no longer is.
+        assert await is_ordered(queue) == (await queue.settings("t")).ordered

@@ -49,10 +49,8 @@ def events(
                     f"history: got {history!r}, and the store has {page.since!r} before position "
                     f"{position}: it was restored, or is another one"
                 )
-            history = None
             if 0 < position < page.first_position:
                 out.note(f"events before {page.first_position} are no longer kept")
-                position = 0
             if position > page.end_position:
                 out.note(
                     f"the newest event is before {page.end_position}: the store was restored, or "
@@ -65,6 +63,7 @@ def events(
             elif found:
                 out.show(_table(found))
             last = found[-1].position if found else last
+            position, history = page.next_position, page.history
             left = None if left is None else left - len(found)
             if left == 0:
                 break

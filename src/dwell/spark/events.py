@@ -98,13 +98,18 @@ def check_kept(options: ReadOptions, position: int, first: int) -> None:
         )
 
 
-def check_history(options: ReadOptions, position: int, known: str, found: str, end: int) -> bool:
-    """Tell whether a server has the events read up to a position; raises AnotherHistory.
+def goes_on(position: int, known: str, found: str, end: int) -> bool:
+    """Tell whether a store that ends at ``end`` has the events read up to a position.
 
     ``known`` is the earlier history of the event before it, ``found`` its present history; empty
     means unknown.
     """
-    if position <= end and (not known or not found or known == found):
+    return position <= end and (not known or not found or known == found)
+
+
+def check_history(options: ReadOptions, position: int, known: str, found: str, end: int) -> bool:
+    """Tell whether a server goes on where it was read (see goes_on); raises AnotherHistory."""
+    if goes_on(position, known, found, end):
         return True
     if not options.fail_on_data_loss:
         return False

@@ -1,4 +1,8 @@
-"""The view ``messages``: pending messages, read place by place by many tasks at once."""
+"""The view ``messages``: pending messages, read place by place by many tasks at once.
+
+Places say nothing in another store, or in one that was put back from an older copy. So each part
+knows the last event before the read, and its task looks for that event at its end.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -20,16 +24,50 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dwell.batch.sweep import EVERY, Wanted
-from dwell.errors import InvalidTopic
+from dwell.errors import AccessDenied, InvalidTopic
 from dwell.given import values as checks
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.spark.ahead import pages
+from dwell.spark.events import AnotherHistory, ends_of, goes_on, seen_at
 from dwell.spark.options import ReadOptions
-from dwell.spark.parts import Places, places
+from dwell.spark.parts import Places, cut
 from dwell.spark.tables import sweep_table
+from dwell.threads.sync import SyncQueue
 
 #: How many places one task reads, unless the options set the number of tasks.
 _PLACES = 250_000
+
+
+class _Part(Places):
+    """Places of messages. ``next_event`` is the position of the next event before the read.
+
+    ``history`` is that of the event before it, empty if it is not known.
+    """
+
+    def __init__(self, start: int, stop: int, next_event: int, history: str) -> None:
+        super().__init__(start, stop, history)
+        self.next_event = next_event
+
+    def check(self, queue: SyncQueue) -> None:
+        """Raise AnotherHistory for a store that has lost what happened before the read."""
+        if not self.history:
+            return
+        seen = seen_at(queue, self.next_event)
+        if not goes_on(self.next_event, self.history, seen.history, seen.end):
+            raise AnotherHistory(
+                "messages: the store was put back or replaced while it was read, and messages may "
+                "be missing; expected one store: read it again"
+            )
+
+
+def _last_event(queue: SyncQueue) -> tuple[int, str]:
+    """Return the position after the last event, and the history until there."""
+    try:
+        _, end = ends_of(queue)
+        return end, seen_at(queue, end).history
+    except AccessDenied:
+        # The token may read messages only.
+        return 0, ""
 
 
 class MessagesReader(DataSourceReader):
@@ -43,12 +81,13 @@ class MessagesReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts of the table, each for one task."""
         with self._options.opened() as queue:
+            last = _last_event(queue)
             end = queue.sweep(self._wanted, limit=0).places
-        return places(0, end, self._options.partitions, _PLACES)
+        return [_Part(*ends, *last) for ends in cut(0, end, self._options.partitions, _PLACES)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a part."""
-        if not isinstance(partition, Places) or not self._wanted.states:
+        """Yield the messages of a part; raises AnotherHistory if the store is another by then."""
+        if not isinstance(partition, _Part) or not self._wanted.states:
             return
         table, wanted, stop = sweep_table(self._schema), self._wanted, partition.stop
         with self._options.opened() as queue:
@@ -59,6 +98,7 @@ class MessagesReader(DataSourceReader):
             ):
                 if len(sweep.messages):
                     yield table.batch(sweep)
+            partition.check(queue)
 
 
 class FilteredMessagesReader(MessagesReader):

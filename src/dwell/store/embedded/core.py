@@ -320,18 +320,15 @@ class Core:
         if not (settings.ordered or settings.fair):
             yield
             return
-        async with self._learning:
-            number = self.machine.topics.find(topic)
-            if number is None or self.machine.admission.has_keys(number):
-                yield
-                return
-            # Keys of later puts are noted as they come.
-            self.machine.admission.expect(number)
-            try:
+        topics, admission = self.machine.topics, self.machine.admission
+        async with self._learning, contextlib.AsyncExitStack() as expected:
+            # A topic may be deleted meanwhile, and put into again under another number.
+            while (number := topics.find(topic)) is not None and not admission.has_keys(number):
+                # Keys of later puts are noted as they come.
+                admission.expect(number)
+                expected.callback(admission.expect_no_more, number)
                 await keys.learn(self.machine, self.journal, number, self.limits.keyed_rows)
-                yield
-            finally:
-                self.machine.admission.expect_no_more(number)
+            yield
 
     def reserve(self, size_bytes: int, use: Use) -> None:
         """Make sure that a record of this size can be written; raises DiskFull, StoreFailed."""
