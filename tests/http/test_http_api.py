@@ -23,6 +23,7 @@ from dwell.server.http.port import HttpPort
 from dwell.server.inflight import InFlight
 from dwell.store.memory import MemoryStore
 from tests.http.served import served
+from tests.http.wire import Wire, request
 from tests.waiting import until_async
 
 MSGPACK = "application/msgpack"
@@ -327,6 +328,15 @@ async def test_requests_that_are_refused(method, path, body, status):
         await caller.ask(method, path, body)
         assert caller.status == status, caller.data
         assert caller.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/v1/topics/t/messages/%ff", "/v1/topics?after=%ff"])
+async def test_a_target_that_is_no_text_is_refused(path):
+    """Otherwise several ids would look like one."""
+    async with served(MemoryStore(RealClock())) as server:
+        answer = await (await Wire.open(server)).ask(request("GET", path))
+        assert answer.status == 400
+        assert "can't decode byte 0xff" in answer.value["detail"]
 
 
 async def test_forms_that_are_refused():

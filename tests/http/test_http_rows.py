@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dwell.batch.puts import Puts
@@ -63,6 +63,7 @@ def singly(rows):
 
 
 @given(some_rows())
+@example([{"body": "x", "headers": {"a": "b"}}, {"body": "x", "headers": {}}])
 def test_columns_say_what_rows_say(written):
     rows = rows_of(msgspec.json.encode(written), Media.JSON)
     found, expected = in_columns("t", rows, asyncio.run(bodies_of(rows)), TIMES), singly(rows)

@@ -1,10 +1,16 @@
 """Buckets of tokens, and when takers are to come again."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dwell.clock import SimulatedClock
 from dwell.message import TopicSettings
+from dwell.queue import Queue
 from dwell.store.allowances import Allowances
+from dwell.store.embedded import EmbeddedStore
+from dwell.store.memory import MemoryStore
+from dwell.testing.faults import FaultyDisk
 
 TOPICS = 300
 
@@ -73,3 +79,16 @@ def test_what_lay_idle_at_a_low_rate_is_no_high_one() -> None:
     allowances.spend(0, 1, 1, 0)
     assert left(allowances, 1_000, 10_000) == 10
     assert left(allowances, 1_000, 10_100) == 100
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+async def test_a_take_spends_as_much_as_it_takes(kind: str) -> None:
+    clock = SimulatedClock()
+    folder = EmbeddedStore("/store", clock=clock, disk=FaultyDisk())
+    async with Queue(MemoryStore(clock) if kind == "memory" else folder) as queue:
+        await queue.configure("t", rate=100)
+        await queue.put_many("t", [b"x"] * 100)
+        for span_ms, most in ((0, 10), (50, 5), (2_000, 10)):
+            clock.advance(span_ms)
+            took = [len(await queue.take("t", some)) for some in (4, 100, 100)]
+            assert took == [4, most - 4, 0]

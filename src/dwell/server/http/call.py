@@ -552,7 +552,10 @@ class Call:
     def query(self, kind: type[T]) -> T:
         """Return the parameters of the query; raises InvalidInput."""
         text = self.query_text
-        given = parse_qsl(text, keep_blank_values=True) if text else []
+        try:
+            given = parse_qsl(text, keep_blank_values=True, errors="strict") if text else []
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"query: {error}") from None
         pairs = dict(given)
         if len(pairs) != len(given):
             raise InvalidInput("query: a parameter is given twice")

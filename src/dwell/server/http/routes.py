@@ -54,7 +54,7 @@ class Routes:
     def _find(self, method: str, target: bytes) -> Route:
         try:
             url = httptools.parse_url(target)
-            path = unquote((url.path or b"").decode("ascii"))
+            path = unquote((url.path or b"").decode("ascii"), errors="strict")
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError) as error:
             raise Refusal(400, f"target: {error}") from None
         if url.host is not None:
