@@ -1,13 +1,20 @@
 """What holds for all tests."""
 
 import gc
+import os
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-# How long one drawn input takes says nothing on a busy machine, nor how long it took to draw it.
-settings.register_profile("dwell", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long one drawn input takes says nothing on a busy machine, nor how long it took to draw it. In
+# CI a commit is always tried with the same inputs; anywhere else each run draws others.
+settings.register_profile(
+    "dwell",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+)
 settings.load_profile("dwell")
 settings.register_profile("first", settings(), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
