@@ -11,7 +11,7 @@ from dwell.clock import RealClock
 from dwell.message import State
 from dwell.queue import lookback
 from dwell.server import window
-from dwell.server.board import board, shared
+from dwell.server.board import board, fairlock, shared
 from dwell.server.board.board import Board, Look
 from dwell.server.http import filters, histories, paging, watch
 from dwell.server.http.api import ENDPOINTS
@@ -20,7 +20,7 @@ from dwell.store.memory import MemoryStore
 from tests.console.browser import tokens_in
 from tests.http.served import served
 from tests.http.test_http_api import calling
-from tests.waiting import until_async
+from tests.waiting import PATIENCE_S, until_async
 
 ORDERS = '[anonymous]\nadmin = ["orders."]\nput = ["orders."]\n'
 
@@ -162,6 +162,38 @@ async def test_many_questions_leave_most_of_the_time_to_others():
     answers, start = shared.SharedBy(find, 60.0), loop.time()
     await asyncio.gather(*map(answers.get, range(20)))
     assert loop.time() - start > 2 * sum(took)
+
+
+async def test_nobody_waits_for_all_questions_of_another():
+    order, begun = [], asyncio.Event()
+
+    async def find(key):
+        order.append(key)
+        begun.set()
+        await asyncio.sleep(0)
+
+    answers = shared.SharedBy(find, 60.0)
+    foreign = [asyncio.ensure_future(answers.get(("foreign", at), "foreign")) for at in range(20)]
+    await begun.wait()
+    await asyncio.gather(*foreign, *(answers.get(("own", at), "own") for at in range(3)))
+    assert [order.index(("own", at)) for at in (0, 1, 2)] == [2, 4, 6]
+    assert len(order) == 23
+
+
+async def test_a_lock_whose_holder_and_next_are_cancelled_is_free():
+    lock, tasks = fairlock.FairLock(), []
+
+    async def hold(group):
+        async with lock.held(group):
+            await asyncio.sleep(0)
+
+    for at in range(30):
+        tasks.append(asyncio.ensure_future(hold(at % 3)))
+        if at % 4 == 0:
+            await asyncio.sleep(0)
+        tasks[at * 7 % (at + 1)].cancel()
+    await asyncio.wait(tasks)
+    await asyncio.wait_for(hold("last"), PATIENCE_S)
 
 
 async def test_the_settings_of_all_topics_of_a_view_are_kept(monkeypatch):

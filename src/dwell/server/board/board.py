@@ -113,7 +113,7 @@ _SUMMED = [name for name in Sums.__struct_fields__ if name != "topics"]
 
 
 class Board:
-    """The data that all viewers of a queue share."""
+    """The data that all viewers of a queue share; ``whose`` is the name of a viewer's token."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -133,18 +133,18 @@ class Board:
         #: How many streams show it.
         self.watchers = 0
 
-    async def overview(self, look: Look) -> Overview:
+    async def overview(self, look: Look, whose: str = "") -> Overview:
         """Return some topics, and the sums of all that one may see."""
         # Waiting for these must not count as time of making and selecting rows.
         await self._stats.get()
         await self._lately.get()
         await self._oldest.get()
         await self._rows.get()
-        return await self._shown.get(look)
+        return await self._shown.get(look, whose)
 
-    async def told(self, look: Look) -> msgspec.Raw:
+    async def told(self, look: Look, whose: str = "") -> msgspec.Raw:
         """Return the overview in JSON, which is encoded once for all viewers."""
-        overview = await self.overview(look)
+        overview = await self.overview(look, whose)
         told = self._told.get(look)
         if told is None or told[0] is not overview:
             if len(self._told) >= _MOST_SHOWN:
@@ -152,12 +152,13 @@ class Board:
             told = self._told[look] = overview, msgspec.Raw(msgspec.json.encode(overview))
         return told[1]
 
-    async def holders(self, prefixes: tuple[str, ...]) -> msgspec.Raw:
+    async def holders(self, prefixes: tuple[str, ...], whose: str = "") -> msgspec.Raw:
         """Return who has messages of such topics under lease, and how many takers wait, in JSON.
 
         It is written once for all who look at it.
         """
-        held, waiting = await self._holders.get(prefixes), await self.waiting(prefixes)
+        held = await self._holders.get(prefixes, whose)
+        waiting = await self.waiting(prefixes, whose)
         told = self._held_told.get(prefixes)
         if told is None or told[0] is not held or told[1] is not waiting:
             data = msgspec.Raw(msgspec.json.encode(HoldersAnswer(held, *waiting)))
@@ -168,9 +169,9 @@ class Board:
             told = self._held_told[prefixes] = held, waiting, data
         return told[2]
 
-    async def waiting(self, prefixes: tuple[str, ...]) -> Waiting:
+    async def waiting(self, prefixes: tuple[str, ...], whose: str = "") -> Waiting:
         """Return how many takers wait on which topics, those with most, and on all others."""
-        return await self._waiting.get(prefixes)
+        return await self._waiting.get(prefixes, whose)
 
     async def _parked(self, prefixes: tuple[str, ...]) -> Waiting:
         waiting, covered = self._queue.waiting, Prefixes(prefixes)
@@ -190,9 +191,9 @@ class Board:
     def _held(self, prefixes: tuple[str, ...]) -> Any:
         return self._queue.holders(MOST_HOLDERS, prefixes=prefixes)
 
-    async def load(self, what: Counted) -> I64:
+    async def load(self, what: Counted, whose: str = "") -> I64:
         """Return how many delayed messages fall due in each span, as they were a little ago."""
-        return await self._load.get(what)
+        return await self._load.get(what, whose)
 
     async def count(self, what: Counted) -> I64:
         """Return how many delayed messages fall due in each span, now."""

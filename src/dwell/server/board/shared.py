@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from dwell.server.board.fairlock import FairLock
 from dwell.tasks import whole
 
 T = TypeVar("T")
@@ -61,7 +62,8 @@ class SharedBy(Generic[K, T]):
 
     With more answers each is kept longer, so that all together take the same part of the time.
     Answers are computed one after the other, and other tasks run in between: where many are asked
-    for at once, more than can be kept, they take a quarter of the time.
+    for at once, more than can be kept, they take a quarter of the time. Those who ask take turns,
+    so that nobody waits for all questions of another.
     """
 
     def __init__(
@@ -77,10 +79,10 @@ class SharedBy(Generic[K, T]):
         self._most_part = most_part
         self._kept: OrderedDict[K, tuple[T, float]] = OrderedDict()
         self._under_way: dict[K, asyncio.Task[T]] = {}
-        self._turn = asyncio.Lock()
+        self._turn = FairLock()
 
-    async def get(self, key: K) -> T:
-        """Return the answer to a question; raises the error of computing it."""
+    async def get(self, key: K, whose: str = "") -> T:
+        """Return the answer to a question of somebody; raises the error of computing it."""
         loop = asyncio.get_running_loop()
         kept = self._kept.get(key)
         if kept is not None and loop.time() < kept[1]:
@@ -88,14 +90,14 @@ class SharedBy(Generic[K, T]):
             return kept[0]
         task = self._under_way.get(key)
         if task is None:
-            task = self._under_way[key] = _begun(self._found(key))
+            task = self._under_way[key] = _begun(self._found(key, whose))
         await asyncio.wait([task])
         return task.result()
 
-    async def _found(self, key: K) -> T:
+    async def _found(self, key: K, whose: str) -> T:
         loop = asyncio.get_running_loop()
         try:
-            async with self._turn:
+            async with self._turn.held(whose):
                 start = loop.time()
                 value = await self._find(key)
                 took_s = loop.time() - start

@@ -47,7 +47,7 @@ async def rights(call: Call) -> Answer:
 async def overview(call: Call) -> Answer:
     """Show topics with their counts, rates and lateness: those that the caller may see."""
     look = look_of(call, call.query(OverviewQuery))
-    return call.answer(await call.service.board.overview(look))
+    return call.answer(await call.service.board.overview(look, call.token))
 
 
 def look_of(call: Call, ask: OverviewQuery) -> Look:
@@ -87,7 +87,7 @@ async def holders(call: Call) -> Answer:
     prefixes = _both(call.prefixes(), ask.prefixes.split(","))
     await call.reserve_answer((ask.limit + MOST_WAITING) * _ROW_BYTES)
     found = await call.queue.holders(ask.limit, prefixes=prefixes)
-    waiting = await call.service.board.waiting(prefixes)
+    waiting = await call.service.board.waiting(prefixes, call.token)
     return call.made_answer(call.answer(HoldersAnswer(found, *waiting)))
 
 

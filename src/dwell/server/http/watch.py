@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -57,12 +58,12 @@ def _views(call: Call, ask: WatchRequest) -> _Views:
     views: _Views = {}
     board, overview, load = call.service.board, ask.overview, ask.load
     if overview is not None:
-        views["overview"] = lambda: board.told(look_of(call, overview))
+        views["overview"] = lambda: board.told(look_of(call, overview), call.token)
     if load is not None:
         call.allow([values.topic(topic) for topic in load.topics])
-        views["load"] = lambda: load_of(call, load, board.load)
+        views["load"] = lambda: load_of(call, load, partial(board.load, whose=call.token))
     if ask.holders:
-        views["holders"] = lambda: board.holders(call.prefixes())
+        views["holders"] = lambda: board.holders(call.prefixes(), call.token)
     if ask.health:
         call.allow(None)
         views["health"] = lambda: health_of(call)
