@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import queue
+import re
 import runpy
 import shutil
 import signal
@@ -25,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from bench.brokers import kafka_server, rabbitmq_server
 from bench.postgres import postgres_server
@@ -52,8 +54,18 @@ _LOADED += ["httptools", "msgspec", "pyarrow.compute", "pyarrow.parquet", "redis
 #: What pytest and the simulation end with when tests have failed; anything else is an error of the
 #: run, as is the second, which a run ends with that raised.
 _FAILED, _RAISED = 1, 101
+#: A failure counts as it is found: nobody reads the smallest one.
+_OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile", "first"]
+_OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 #: The processes of the present runs.
 _running: set[int] = set()
+
+
+class _CampaignsLast:
+    """Runs the tests that take minutes after all others."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: item.get_closest_marker("campaign") is not None)
 
 
 class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,6 +165,13 @@ def _verdict(caught_by: list[str], place: Path) -> str | None:
     return f"its run failed:\n{output.read_text(errors='replace')[-2000:]}"
 
 
+def _failed(place: Path) -> str:
+    """Return which test failed, if the last run in a place says so."""
+    output = (place / "output").read_text(errors="replace")
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
+    return f" by {found[1]}" if found else ""
+
+
 def _kill(pid: int) -> None:
     """End a run, with the servers that its tests started: they are of its group."""
     with contextlib.suppress(ProcessLookupError):
@@ -173,15 +192,12 @@ def _run(caught_by: list[str], place: Path, output: Path) -> None:
     # The tools that it imports are those of the copy.
     for name in [name for name in sys.modules if name.split(".")[0] == "tools"]:
         del sys.modules[name]
-    if caught_by[0] == "simulation":
-        sys.argv = ["tools.simulation", "--seeds", caught_by[1]]
-    else:
-        # A failure counts as it is found: nobody reads the smallest one.
-        options = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile", "first"]
-        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        sys.argv = ["pytest", *options, *caught_by]
     try:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        if caught_by[0] == "simulation":
+            sys.argv = ["tools.simulation", "--seeds", caught_by[1]]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.exit(pytest.main([*_OPTIONS, *caught_by], plugins=[_CampaignsLast()]))
     except Exception:
         traceback.print_exc()
         sys.exit(_RAISED)
@@ -217,11 +233,12 @@ def main() -> None:
             place = places.get()
             began_s = time.monotonic()
             try:
-                problem = survives(mutant, place)
+                problem, by = survives(mutant, place), _failed(place)
             finally:
                 places.put(place)
             took_s = time.monotonic() - began_s
-            print(f"{problem or 'caught'}: {mutant.name}, {took_s:.1f} s", flush=True)
+            verdict = problem or f"caught{by}"
+            print(f"{verdict}: {mutant.name}, {took_s:.1f} s", flush=True)
             if problem is not None:
                 wrong[mutant.name] = problem
 

@@ -192,7 +192,7 @@ async def test_a_lock_whose_holder_and_next_are_cancelled_is_free():
         if at % 4 == 0:
             await asyncio.sleep(0)
         tasks[at * 7 % (at + 1)].cancel()
-    await asyncio.wait(tasks)
+    await asyncio.wait(tasks, timeout=PATIENCE_S)
     await asyncio.wait_for(hold("last"), PATIENCE_S)
 
 
