@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from dwell.tasks import Standing, whole
 from dwell.timer import Timer
 from dwell.worker import Worker
 from tests.http.served import served
-from tests.waiting import until, until_async
+from tests.waiting import PATIENCE_S, until, until_async
 
 
 def sweep(*spared):
@@ -353,6 +354,30 @@ async def test_whole_work_ends_and_standing_work_goes_on():
     await standing.stop()
     await asyncio.sleep(0.15)
     assert (done, len(begun)) == ([1], 2)
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_program_ends_though_standing_work_loses_its_cancellation(lost):
+    met = []
+
+    async def stand():
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                met.append(1)
+                if len(met) > lost:
+                    raise
+
+    async def main():
+        Standing(stand).start()
+        await turns(1)
+
+    program = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    program.start()
+    program.join(PATIENCE_S)
+    assert not program.is_alive()
+    assert len(met) == lost + 1
 
 
 @pytest.mark.timeout(30)

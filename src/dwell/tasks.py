@@ -7,6 +7,7 @@ still complete, and work that serves others must continue for them.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from dwell.errors import DwellError, ServerUnreachable
@@ -67,6 +68,21 @@ def log_failure(log: logging.Logger, what: str, error: Exception) -> None:
         log.error("%s", what, exc_info=error)
 
 
+class _StandingTask(asyncio.Task[None]):
+    """A task that is cancelled again until it has ended.
+
+    A cancellation may be lost: a connection attempt turns it into a time-out, and before Python
+    3.12 so does asyncio.wait_for, which then returns the result that has just come.
+    """
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Cancel the task, and look soon whether it has ended."""
+        if not super().cancel(msg):
+            return False
+        self.get_loop().call_later(_AGAIN_S, self.cancel)
+        return True
+
+
 class Standing:
     """Endless work: it starts again after each cancellation, until it is stopped."""
 
@@ -100,7 +116,11 @@ class Standing:
 
     def _begin(self) -> None:
         if not self._is_stopped:
-            self._task = asyncio.get_running_loop().create_task(self._work())
+            loop = asyncio.get_running_loop()
+            # A loop with its own kind of tasks must know all tasks.
+            is_plain = loop.get_task_factory() is None
+            make = partial(_StandingTask, loop=loop) if is_plain else loop.create_task
+            self._task = make(self._work())
             self._task.add_done_callback(self._again)
 
     def _again(self, task: "asyncio.Task[None]") -> None:

@@ -468,6 +468,28 @@ async def test_a_verb_that_is_cancelled_leaves_the_queue_usable():
 # --- an engine that refuses -----------------------------------------------------------------------
 
 
+async def test_a_cancellation_that_the_client_loses_is_not_lost():
+    with redis_server() as server:
+        async with dwell.open(server.url) as queue:
+            await queue.put("t", "x", delay="1h")
+            client = queue.store.shards.engine._client
+            execute = client.execute_command
+
+            async def losing(*command, **how):
+                answer = await execute(*command, **how)
+                asking.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+                return answer
+
+            client.execute_command = losing
+            asking = asyncio.ensure_future(queue.stats())
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            client.execute_command = execute
+            assert await whole(queue) == counts(delayed=1)
+
+
 async def test_a_wrong_password_is_refused_at_once():
     with redis_server(requirepass="opensesame") as server:
         server.ask("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@read", "+info")

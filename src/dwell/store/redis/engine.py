@@ -298,7 +298,11 @@ class Engine:
         while True:
             try:
                 async with asyncio.timeout_at(give_up_at):
-                    return await once()
+                    answer = await once()
+                if _cancelled() > cancelled:
+                    # Before Python 3.12 the client loses one that comes as a command is sent.
+                    raise asyncio.CancelledError
+                return answer
             except ERRORS as met:
                 error = _cause(met)
                 if _cancelled() > cancelled:
