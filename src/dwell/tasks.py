@@ -92,7 +92,7 @@ class Standing:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the work; needs a running event loop."""
+        """Start the work unless it runs; needs a running event loop."""
         self._is_stopped = False
         self._begin()
 
@@ -115,7 +115,7 @@ class Standing:
             await asyncio.wait([self._task], timeout=timeout_s)
 
     def _begin(self) -> None:
-        if not self._is_stopped:
+        if not self._is_stopped and (self._task is None or self._task.done()):
             loop = asyncio.get_running_loop()
             # A loop with its own kind of tasks must know all tasks.
             is_plain = loop.get_task_factory() is None

@@ -1,6 +1,5 @@
 """The lease keeper: touches the leases of a worker, at a third of each lease."""
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from dwell.clock.alarm import Alarm
 from dwell.message import Result
 from dwell.queue import Queue
 from dwell.queue.foreign import each_of_its_own
+from dwell.tasks import Standing
 from dwell.worker.job import Job
 
 _log = logging.getLogger(__name__)
@@ -32,27 +32,15 @@ class LeaseKeeper:
         self._alarm = Alarm(queue.clock)
         self._jobs: set[Job] = set()
         self._wakes_at_ms: float | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._is_over = False
+        self._standing = Standing(self._run)
 
     def start(self) -> None:
         """Begin to keep, unless it does; needs a running event loop."""
-        if self._task is not None and not self._task.done():
-            return
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(self._ended)
+        self._standing.start()
 
     async def stop(self) -> None:
         """Stop keeping leases."""
-        self._is_over = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Restart the task if a handler has cancelled it."""
-        if not self._is_over and not task.get_loop().is_closed():
-            self.start()
+        await self._standing.stop()
 
     def add(self, job: Job) -> None:
         """Keep a job's leases from now on."""
