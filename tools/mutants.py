@@ -21,6 +21,7 @@ import tempfile
 import time
 import tomllib
 import traceback
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,7 +45,7 @@ _PARTS = (
     "README.md",
 )
 #: Tests wait often, and those that a defect keeps waiting do nothing else.
-_AT_ONCE = 2 * (os.cpu_count() or 1) + 1
+_AT_ONCE = 3 * (os.cpu_count() or 1) + 1
 _MOST_S = 600
 #: How long their tests wait for what does not come.
 _PATIENCE_S = 20
@@ -55,7 +56,7 @@ _LOADED += ["httptools", "msgspec", "pyarrow.compute", "pyarrow.parquet", "redis
 #: run, as is the second, which a run ends with that raised.
 _FAILED, _RAISED = 1, 101
 #: A failure counts as it is found: nobody reads the smallest one.
-_OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile", "first"]
+_OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile", "first", "--timeout=100"]
 _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 #: The processes of the present runs.
 _running: set[int] = set()
@@ -110,7 +111,10 @@ def _named(names: list[str]) -> list[Mutant]:
     found = {mutant.name: mutant for mutant in mutants()}
     if unknown := set(names) - set(found):
         raise SystemExit(f"got {', '.join(sorted(unknown))}, expected names of tests/mutants")
-    return [found[name] for name in names] if names else list(found.values())
+    if names:
+        return [found[name] for name in names]
+    # Those that wait and those that compute lie together, and run beside each other so.
+    return sorted(found.values(), key=lambda mutant: zlib.crc32(mutant.name.encode()))
 
 
 def copy_of_the_project(folder: Path) -> Path:
@@ -168,7 +172,7 @@ def _verdict(caught_by: list[str], place: Path) -> str | None:
 def _failed(place: Path) -> str:
     """Return which test failed, if the last run in a place says so."""
     output = (place / "output").read_text(errors="replace")
-    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", output, re.MULTILINE)
     return f" by {found[1]}" if found else ""
 
 
