@@ -12,6 +12,7 @@ import dwell
 from dwell.given.values import Millis
 from dwell.message import Result
 from dwell.queue.schedules import TOPIC as SCHEDULES
+from dwell.queue.schedules.changing import Changing
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.memory import MemoryStore
 from dwell.worker import Worker
@@ -183,7 +184,17 @@ async def test_one_schedule_that_cannot_be_put_does_not_stop_the_others_later_on
         assert "schedule tidy was not put: schedule tidy: belongs to nobody's code" in caplog.text
 
 
-async def test_of_two_apps_that_start_together_one_is_told_that_the_name_is_taken(caplog):
+async def test_of_two_apps_that_start_together_one_is_told_that_the_name_is_taken(
+    caplog, monkeypatch
+):
+    put, both = Changing.put, asyncio.Barrier(2)
+
+    async def together(changing, *args, **words):
+        # Each has seen by now that the name is free.
+        await both.wait()
+        return await put(changing, *args, **words)
+
+    monkeypatch.setattr(Changing, "put", together)
     async with opened() as (queue, _clock):
         apps = {
             app: Declaring(queue, app, [Declared("report", app, b"", {"every": "1h"})], 300_000)
