@@ -12,6 +12,7 @@ from kombu.exceptions import ChannelError
 
 import dwell
 from dwell.celery import directory, intake, link, upkeep
+from dwell.celery.channel import Channel
 from dwell.celery.directory import queue_row
 from dwell.celery.names import topic_of
 from tests.celery.brokers import emptied
@@ -151,6 +152,22 @@ def test_a_message_of_others_is_set_aside(connect, store, body):
     assert consumer.until(3) == [*range(3)]
     until(lambda: counts(store, queue) == (0, 0, 0, 1))
     assert store("get", "tasks", "odd").last_error.startswith("no message of kombu: ")
+
+
+def test_a_message_that_kombu_cannot_build_is_set_aside(connect, store, monkeypatch):
+    connection, queue = connect(), kombu.Queue("tasks")
+
+    class Refusing(Channel.Message):
+        def __init__(self, payload, channel=None):
+            if payload["headers"].get("odd"):
+                raise ValueError("not for me")
+            super().__init__(payload, channel)
+
+    monkeypatch.setattr(Channel, "Message", Refusing)
+    publish(connection, queue, 1, headers={"odd": True})
+    publish(connection, queue, 2)
+    assert Consumer(connection, queue, acks=1).until(1) == [2]
+    until(lambda: counts(store, queue) == (0, 0, 0, 1))
 
 
 def test_a_message_of_others_does_not_hide_the_next_of_a_get(connect, store):

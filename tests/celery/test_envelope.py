@@ -129,6 +129,20 @@ def taken(body, attempt=1):
     )
 
 
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("headers", {"headers": []}),
+        ("body", {"body": []}),
+        ("headers.task", {"headers": {"task": []}}),
+        ("headers.id", {"headers": {"task": "shop.pay", "id": {}}}),
+    ],
+)
+def test_a_field_that_a_worker_cannot_use_is_refused(field, changes):
+    with pytest.raises(InvalidBody, match=rf"^{field}: got .+, expected (an object|a text)$"):
+        opened(taken(msgspec.json.encode(message() | changes)))
+
+
 def test_a_second_delivery_says_so():
     body = sealed("q", task(), _NOW_MS).body
     assert "redelivered" not in opened(taken(body))["properties"]["delivery_info"]

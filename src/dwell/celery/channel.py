@@ -368,13 +368,13 @@ class Channel(virtual.Channel):
     def _hand(self, message: Message, callback: Callable[[Any], object]) -> None:
         """Give a message to a callback; a message that kombu cannot read is set aside."""
         try:
-            found = opened(message)
+            found = self.Message(opened(message), channel=self)
         except Exception as error:
             # Left unsettled it would be held for ever, and take a place of the prefetch count.
             _log.error("%s: message %s is none of kombu: %r", message.topic, message.id, error)
             self._intake.reject(str(message.receipt), f"no message of kombu: {error!r:.200}")
         else:
-            callback(self.Message(found, channel=self))
+            callback(found)
 
     @property
     def has_more(self) -> bool:

@@ -86,9 +86,13 @@ def sealed(
 
 
 def opened(message: Message) -> dict[str, Any]:
-    """Return the message of kombu that a taken message holds, as it is delivered."""
+    """Return the message of kombu that a taken message holds, as it is delivered.
+
+    Raises an error of any kind for what is none, and InvalidBody for one that ends a worker.
+    """
     found: dict[str, Any] = loads(message.body)
     properties = found["properties"]
+    _check(found)
     properties["delivery_tag"] = message.receipt
     if message.attempt > 1:
         found["headers"]["redelivered"] = True
@@ -98,6 +102,23 @@ def opened(message: Message) -> dict[str, Any]:
         found["headers"] |= {"id": message.id, "root_id": message.id}
         properties["correlation_id"] = message.id
     return found
+
+
+def _check(message: dict[str, Any]) -> None:
+    """Raise InvalidBody for fields that a worker uses before it would refuse them."""
+    headers = message["headers"]
+    if not isinstance(headers, dict):
+        raise _refusal("headers", headers, "an object")
+    if not isinstance(message.get("body"), str):
+        raise _refusal("body", message.get("body"), "a text")
+    for name in ("task", "id"):
+        # A worker looks these up; a UUID is as good as a text.
+        if isinstance(headers.get(name), dict | list):
+            raise _refusal(f"headers.{name}", headers[name], "a text")
+
+
+def _refusal(field: str, given: object, allowed: str) -> InvalidBody:
+    return InvalidBody(f"{field}: got {given!r:.80}, expected {allowed}")
 
 
 def task_of(message: Message) -> str:
