@@ -338,3 +338,91 @@ async def test_all_leases_end(url, packed):
         await until_async(are_ready)
         assert len(await queue.take("t", 100)) == 95
         assert await queue.find_stale() == []
+
+
+class Standing:
+    """Runs of a reshard, of which the first stands still before a call of the engine."""
+
+    def __init__(self, monkeypatch, verb: str) -> None:
+        self.stands, self.goes_on = asyncio.Event(), asyncio.Event()
+        run = Engine.run
+
+        async def standing(engine, shard, name, *own, **large):
+            if name == verb and not self.stands.is_set():
+                self.stands.set()
+                await self.goes_on.wait()
+            return await run(engine, shard, name, *own, **large)
+
+        monkeypatch.setattr(Engine, "run", standing)
+
+
+@pytest.mark.parametrize("verb", ["agree", "claim", "adopt", "disown", "touch", "remember"])
+async def test_a_run_that_stood_still_changes_nothing_after_the_next(url, monkeypatch, verb):
+    """The next one has ended, and workers have done messages and hold others."""
+    async with asyncio.timeout(60):
+        async with dwell.open(url, shards=2) as queue:
+            ids = [f"m{n}" for n in range(60)]
+            await queue.put_many("t", ids, ids=ids)
+            done = len(await queue.ack(await queue.take("t", 10)))
+            held = done
+            while held < len(ids):
+                held += len(await queue.take("t", 100, lease="7d"))
+        standing = Standing(monkeypatch, verb)
+        first = asyncio.create_task(reshard(url, 5))
+        await standing.stands.wait()
+        await reshard(url, 5)
+        async with dwell.open(url, shards=5) as queue:
+            number = queue.store.number
+            while done < len(ids):
+                done += len(await queue.ack(await queue.take("t", 100, wait="5s")))
+            await queue.put_many("t", ids, ids=[f"later {n}" for n in range(60)])
+            held = []
+            while len(held) < len(ids):
+                held += await queue.take("t", 100, lease="7d", wait="5s")
+            standing.goes_on.set()
+            with pytest.raises(StoreLocked, match="another `dwell reshard` has begun since"):
+                await first
+            assert (await queue.stats()).topics["t"].leased == len(ids)
+            assert set(await queue.ack(held)) == {dwell.Result.ACKED}
+            assert (await queue.stats()).topics["t"].ready == 0
+            assert (queue.store.number, queue.store.shards.count) == (number, 5)
+        async with dwell.open(url, shards=5) as queue:
+            assert queue.store.number == number
+
+
+@pytest.mark.parametrize(
+    ("first_at", "second_at"), [("agree", "claim"), ("claim", "adopt"), ("touch", "agree")]
+)
+async def test_of_two_runs_at_a_time_the_later_ends_the_move(url, monkeypatch, first_at, second_at):
+    """The first goes on while the second stands still at its own call."""
+    async with asyncio.timeout(60):
+        async with dwell.open(url, shards=2) as queue:
+            ids = [f"m{n}" for n in range(60)]
+            await queue.put_many("t", ids, ids=ids)
+            held = 0
+            while held < len(ids):
+                held += len(await queue.take("t", 100, lease="7d"))
+        first_stands = Standing(monkeypatch, first_at)
+        first = asyncio.create_task(reshard(url, 3))
+        await first_stands.stands.wait()
+        second_stands = Standing(monkeypatch, second_at)
+        second = asyncio.create_task(reshard(url, 3))
+        await second_stands.stands.wait()
+        first_stands.goes_on.set()
+        if (first_at, second_at) == ("touch", "agree"):
+            # The second has not begun its move yet: the first one's is whole.
+            assert await first > 0
+        else:
+            with pytest.raises(StoreLocked, match="another `dwell reshard` has begun since"):
+                await first
+        second_stands.goes_on.set()
+        if first.exception() is None:
+            with pytest.raises(StoreLocked, match="another `dwell reshard` has begun since"):
+                await second
+        else:
+            assert await second > 0
+        async with dwell.open(url, shards=3) as queue:
+            found = 0
+            while found < len(ids):
+                found += len(await queue.take("t", 100, wait="5s"))
+            assert await queue.find_stale() == []

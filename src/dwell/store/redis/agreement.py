@@ -29,7 +29,7 @@ _PATIENCE = 0.1
 class Config(msgspec.Struct, array_like=True, frozen=True):
     """The configuration that all instances of a store agree on.
 
-    ``target`` is not 0 while messages move, and ``moves`` counts the moves.
+    ``target`` is not 0 while messages move, and ``moves`` counts the runs of a reshard.
     """
 
     format: int

@@ -34,8 +34,9 @@ PARTS = (
     "ending",
 )
 VERBS = (
-    *("ack", "adopt", "bury", "cancel", "claim", "configure", "disown", "due", "events", "form"),
+    *("ack", "adopt", "agree", "bury", "cancel", "claim", "configure", "disown", "due", "events"),
     *(
+        "form",
         "gather",
         "gathered",
         "get",

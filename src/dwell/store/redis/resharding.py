@@ -2,9 +2,11 @@
 
 A message moves when its id, or its key, belongs to another shard by the new number: the new shard
 adopts it first, then the old one drops it. Both steps can be repeated, so an interrupted run is
-simply started again with the same number. Queue-made ids name their shard, so their messages stay;
-nothing moves while an ordered topic has such messages whose keys belong to another shard, or while
-two messages with one id, under different keys, would meet in one shard.
+simply started again with the same number. Each run gives the store a new number, without which the
+shards do nothing: an earlier run that was only slow ends at its next call. Queue-made ids name
+their shard, so their messages stay; nothing moves while an ordered topic has such messages whose
+keys belong to another shard, or while two messages with one id, under different keys, would meet in
+one shard.
 """
 
 from array import array
@@ -38,7 +40,7 @@ async def reshard(url: str, shards: int) -> int:
     Raises InvalidInput for a number that is not above the present one, and while an ordered topic
     has messages that cannot move to the shard of their key, because the queue made their ids, or
     two messages of one id would meet in one shard; and StoreLocked while an instance has the store
-    open. Current leases end.
+    open, and once a later run has begun. Current leases end.
     """
     store = Shards(options_of(url, {}), None, lambda topic, count: None, lambda: None)
     await store.open(is_alone=True)

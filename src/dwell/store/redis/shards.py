@@ -100,7 +100,8 @@ class Shards:
     async def open(self, *, is_alone: bool = False) -> None:
         """Connect, and read or make the agreement of all instances; raises StoreError.
 
-        With ``is_alone`` a store with moving messages can be opened, and no wakes are received.
+        With ``is_alone`` a store with moving messages can be opened, no wakes are received, and a
+        store that gets another number is not followed.
         """
         self._is_alone = is_alone
         await self.engine.open()
@@ -156,6 +157,8 @@ class Shards:
         """Read the agreement again, because a shard does not belong to the store ``number``."""
         async with self._agreeing:
             if self.number == number:
+                if self._is_alone and (await self._agreement.config()).number != number:
+                    raise self._overtaken()
                 await self._agree()
                 if self.number != number:
                     _log.warning(
@@ -184,6 +187,8 @@ class Shards:
             return
         meta, copy = self.engine.keys(shard).meta, await self._agreement.copy(shard)
         if copy is None or copy.moves >= config.moves:
+            if self._is_alone and copy and copy.moves > config.moves:
+                raise self._overtaken()
             raise StoreError(
                 f"{meta}: belongs to the store {int(number):08x}, expected {config.number:08x}"
             )
@@ -203,38 +208,49 @@ class Shards:
         """Record that messages are moving; raises InvalidInput if they already move elsewhere.
 
         The store gets a new number: earlier receipts are refused, and every shard refuses the calls
-        of an instance that still has the store open.
+        of an instance that still has the store open, and of an earlier run of a reshard.
         """
-        config = await self._agreement.config()
-        if config.target not in (0, target):
+        known = self._config
+        assert known is not None
+        if known.target not in (0, target):
             raise InvalidInput(
-                f"shards: got {target}, and the store is on its way to {config.target}; "
+                f"shards: got {target}, and the store is on its way to {known.target}; "
                 "end that first"
             )
-        if not config.target:
-            config = Config(FORMAT, drawn(), self.count, target, config.moves + 1)
+        if not known.target:
             for shard in range(self.count, target):
                 if await self._agreement.copy(shard):
                     raise StoreError(
                         f"{self.engine.keys(shard).meta}: belongs to another store; remove the "
                         "keys of that shard first"
                     )
-        await self._move_to(config, target)
+        config = Config(FORMAT, drawn(), self.count, target, known.moves + 1)
+        await self._agree_to(config)
+        self._agree_on(config)
+        for shard in range(target):
+            await self._claim(shard, config, is_forced=True)
 
     async def end_move(self, target: int) -> None:
-        """Record the new number of shards."""
+        """Record the new number of shards; raises StoreLocked if another run has begun since."""
         assert self._config is not None
         config = msgspec.structs.replace(self._config, shards=target, target=0)
-        await self._move_to(config, target)
-
-    async def _move_to(self, config: Config, shards: int) -> None:
-        self._agree_on(msgspec.structs.replace(config, shards=self.count))
-        if config.target:
-            await self._agreement.write(config)
-        for shard in range(shards):
-            await self._claim(shard, config, is_forced=True)
+        for shard in range(target):
+            await self._claim(shard, config)
         # The first shard is written last: an open before that reports that messages are moving.
-        await self._agreement.write(config)
+        await self._agree_to(config)
+
+    async def _agree_to(self, config: Config) -> None:
+        """Write a new agreement, unless the present one is not the known one any more."""
+        assert self._config is not None
+        known, new = map(msgspec.msgpack.encode, (self._config, config))
+        if (await self.run(0, "agree", known, new)).values[0] != b"ok":
+            raise self._overtaken()
+
+    def _overtaken(self) -> StoreLocked:
+        return StoreLocked(
+            f"{self.engine.address}: another `dwell reshard` has begun since, and goes on; "
+            "this one has ended"
+        )
 
     async def listeners(self) -> int:
         """Return how many instances listen."""
