@@ -426,3 +426,30 @@ async def test_of_two_runs_at_a_time_the_later_ends_the_move(url, monkeypatch, f
             while found < len(ids):
                 found += len(await queue.take("t", 100, wait="5s"))
             assert await queue.find_stale() == []
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+async def test_a_lease_that_ends_on_the_last_attempt_makes_the_message_dead(url, is_own):
+    """Also of a message that goes to another shard: it is not delivered once more."""
+    async with dwell.open(url, shards=2) as queue:
+        if not is_own:
+            await queue.configure("t", max_attempts=1)
+        ids = [f"m{n}" for n in range(60)]
+        await queue.put_many("t", ids, ids=ids, max_attempts=1 if is_own else None)
+        held = 0
+        while held < len(ids):
+            held += len(await queue.take("t", 100, lease="7d", owner="me"))
+    assert await reshard(url, 5) > 0
+    async with dwell.open(url, shards=5) as queue:
+
+        async def are_dead() -> bool:
+            return (await queue.stats()).topics["t"].dead == len(ids)
+
+        await until_async(are_dead)
+        found = await queue.get("t", ids)
+        assert {(m.state, m.attempt, m.last_error) for m in found} == {
+            (State.DEAD, 1, "lease ended")
+        }
+        assert not await queue.held("me")
+        assert await queue.find_stale() == []
+        assert [kind for _, kind, _ in await whole_log(queue)].count("exhaust") == len(ids)

@@ -1,6 +1,6 @@
--- Adopt messages from another shard, unchanged; a message under lease has its lease ended. The list: at most 64 texts
--- of loose messages. A message that exists here already is left out, so that an interrupted move can be repeated.
--- Answers {how many are here now, finish()}.
+-- Adopt messages from another shard, unchanged; a message under lease has its lease ended, and is dead if its attempts
+-- are used up. The list: at most 64 texts of loose messages. A message that exists here already is left out, so that an
+-- interrupted move can be repeated. Answers {how many are here now, finish()}.
 verb('adopt', 0, kept(function()
   local first, number = call('HINCRBY', KEY.meta, 'block', 1) * 64, 0
   for i = rest, #ARGV do
@@ -13,19 +13,23 @@ verb('adopt', 0, kept(function()
       end
       enter({n})
       learn_priority(r.topic, r.priority)
-      if r.state == STATE.leased then
-        r.state, r.owner, r.ends = STATE.waiting, '', 0
-        note(KIND.lapse, r.topic, r.id, r.due, r.attempt)
-      end
-      save(n, r)
-      if r.state == STATE.dead then
-        call('ZADD', KEY.dead .. r.topic, r.due, member(n))
-        count(r.topic, 'dead', 1)
+      local was_leased = r.state == STATE.leased
+      if was_leased then r.state, r.owner, r.ends = STATE.waiting, '', 0 end
+      if was_leased and is_used_up(r.attempt, r.most, r.topic) then
+        r.error = 'lease ended'
+        bury(n, r, KIND.exhaust)
       else
-        wait(n, r)
-        if r.attempt > 0 then
-          keep_front(n, r)
-          mark(r)
+        if was_leased then note(KIND.lapse, r.topic, r.id, r.due, r.attempt) end
+        save(n, r)
+        if r.state == STATE.dead then
+          call('ZADD', KEY.dead .. r.topic, r.due, member(n))
+          count(r.topic, 'dead', 1)
+        else
+          wait(n, r)
+          if r.attempt > 0 then
+            keep_front(n, r)
+            mark(r)
+          end
         end
       end
     end
