@@ -564,6 +564,15 @@ def test_rows_that_others_have_put_stop_no_queue(connect, store):
     assert not shared.run(shared.upkeep.directory.bindings, "all")
 
 
+def test_a_pattern_that_others_have_put_is_not_used(connect, store):
+    exchange = kombu.Exchange("news", "topic")
+    consumer = Consumer(connect(), kombu.Queue("reader", exchange, "news.*"))
+    row = directory.binding_row("", directory.Binding("odd.*", "^other$", "reader"))
+    store("put", directory.exchange_topic("news"), row.body, id="odd", delay="1h")
+    connect().Producer(exchange=exchange).publish("sport", routing_key="odd.sport")
+    assert consumer.drain() == ["sport"]
+
+
 def test_a_queue_that_is_declared_while_it_is_deleted_is_a_new_one(connect, store, monkeypatch):
     channel = connect().default_channel
     channel.queue_declare("tasks")

@@ -5,10 +5,11 @@ import time
 
 import pytest
 from celery import Celery
-from kombu import Connection, Consumer, Queue, pools
+from kombu import Connection, Consumer, Exchange, Queue, pools
 
 import dwell
 from dwell.celery import upkeep
+from dwell.errors import Forbidden
 from tests.spark.conftest import ServerProcess
 from tests.waiting import until
 
@@ -65,6 +66,36 @@ def test_tasks_are_revoked_though_another_application_has_queues(served):
         assert queue.get("mail.tasks", other.id) is not None
     shop.close()
     mail.close()
+
+
+@pytest.mark.parametrize("kind", ["fanout", "topic"])
+def test_an_exchange_reaches_ones_own_queue_behind_that_of_another(served, kind):
+    exchange, got = Exchange(f"all-{kind}", kind, delivery_mode="transient"), []
+    with (
+        Connection(f"dwell+{served}", transport_options=options("shop")) as shop,
+        Connection(f"dwell+{served}", transport_options=options("mail")) as mail,
+    ):
+        Queue(f"shop.{kind}", exchange, "#")(shop.default_channel).declare()
+        # Nobody must have it.
+        mail.Producer(exchange=exchange).publish("early", routing_key="any")
+        own = Queue(f"mail.{kind}", exchange, "#")
+        with Consumer(mail, [own], callbacks=[lambda body, _: got.append(body)]):
+            mail.Producer(exchange=exchange).publish("event", routing_key="any")
+            mail.Producer(exchange=exchange).publish("task", routing_key="any", delivery_mode=2)
+            while len(got) < 2:
+                mail.drain_events(timeout=60)
+    assert got == ["event", "task"]
+
+
+def test_a_task_that_no_queue_takes_is_refused(served):
+    exchange = Exchange("routed", "direct")
+    with (
+        Connection(f"dwell+{served}", transport_options=options("shop")) as shop,
+        Connection(f"dwell+{served}", transport_options=options("mail")) as mail,
+    ):
+        Queue("shop.routed", exchange, "pay")(shop.default_channel).declare()
+        with pytest.raises(Forbidden):
+            mail.Producer(exchange=exchange).publish("task", routing_key="pay")
 
 
 def is_untouched(row):

@@ -15,7 +15,7 @@ from kombu.utils.uuid import uuid
 
 from dwell.batch.stats import TopicStats
 from dwell.celery.directory import Binding, Directory, Row, binding_row, queue_row
-from dwell.celery.envelope import MAX_PRIORITY, TRANSIENT, Parcel, opened, sealed
+from dwell.celery.envelope import MAX_PRIORITY, TRANSIENT, Copies, Parcel, opened, sealed
 from dwell.celery.intake import Consumed, Intake
 from dwell.celery.names import exchange_topic, topic_of
 from dwell.celery.posting import post
@@ -137,6 +137,8 @@ class Channel(virtual.Channel):
         owner = f"{socket.gethostname()}:{os.getpid()}"
         self._intake = Intake(self._link, lease_s, owner, connection.signal.set)
         self._qos = QoS(self._intake)
+        #: The topics that refused copies of a message.
+        self._told = set[str]()
 
     # --- queues and exchanges -----------------------------------------------------------------
 
@@ -222,8 +224,14 @@ class Channel(virtual.Channel):
         self._link.run(self._link.queue.clear, exchange_topic(exchange))
 
     def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
-        """Return the bindings of an exchange by all processes."""
-        return [(one.routing_key, one.pattern, one.queue) for one in self._bindings(exchange)]
+        """Return the bindings of an exchange by all processes.
+
+        Patterns are made anew of the routing keys: anybody may have put the rows.
+        """
+        bind = self.typeof(exchange).prepare_bind
+        return [
+            bind(one.queue, exchange, one.routing_key, None) for one in self._bindings(exchange)
+        ]
 
     def _bindings(self, exchange: str) -> list[Binding]:
         found: list[Binding] = self._link.run(self._directory.bindings, exchange)
@@ -279,7 +287,36 @@ class Channel(virtual.Channel):
         """Return a batch of messages that are put together."""
         return PublishBatch(self, max_size)
 
-    def _put(self, queue: str, message: dict[str, Any], batch: Any = None, **words: Any) -> None:
+    def basic_publish(
+        self,
+        message: dict[str, Any],
+        exchange: str = "",
+        routing_key: str = "",
+        batch: "PublishBatch | None" = None,
+        **words: Any,
+    ) -> Any:
+        """Put a message into each queue that its exchange has for it, whatever the others say.
+
+        Events need no reader; another message is refused if no queue takes it.
+        """
+        if exchange:
+            is_transient = message["properties"].get("delivery_mode") == TRANSIENT
+            words["copies"] = Copies(is_needed=not is_transient)
+        # All queues of the message are known before it is put into the first.
+        gathered = PublishBatch(self, 0) if batch is None else batch
+        result = super().basic_publish(message, exchange, routing_key, batch=gathered, **words)
+        if batch is None:
+            self.post(gathered.parcels)
+        return result
+
+    def _put(
+        self,
+        queue: str,
+        message: dict[str, Any],
+        batch: "PublishBatch",
+        copies: Copies | None = None,
+        **words: Any,
+    ) -> None:
         properties = message["properties"]
         is_direct = not properties.get("delivery_info", {}).get("exchange")
         is_transient = is_direct and properties.get("delivery_mode") == TRANSIENT
@@ -287,14 +324,17 @@ class Channel(virtual.Channel):
             # A reply for a program that has ended must not stay for ever.
             return
         ttl_ms = self._declared(queue).ttl_ms
-        self._send([sealed(queue, message, self._now_ms(), ttl_ms)], batch)
+        parcel = sealed(queue, message, self._now_ms(), ttl_ms)
+        parcel.copies = copies
+        batch.add([parcel])
 
     def _put_fanout(
         self,
         exchange: str,
         message: dict[str, Any],
         routing_key: str,
-        batch: Any = None,
+        batch: "PublishBatch",
+        copies: Copies,
         **words: Any,
     ) -> None:
         if tasks := revoked_tasks(message):
@@ -302,17 +342,20 @@ class Channel(virtual.Channel):
         now_ms = self._now_ms()
         bound = {one.queue: one for one in self._bindings(exchange)}
         parcels = [sealed(one.queue, message, now_ms, one.ttl_ms) for one in bound.values()]
-        self._send(parcels, batch)
-
-    def _send(self, parcels: Sequence[Parcel], batch: "PublishBatch | None") -> None:
-        if batch is not None:
-            batch.add(parcels)
-        elif parcels:
-            self.post(parcels)
+        # Applications share remote control, and one may have no right to the queues of another.
+        copies.is_needed = False
+        for parcel in parcels:
+            parcel.copies = copies
+        batch.add(parcels)
 
     def post(self, parcels: Sequence[Parcel]) -> None:
-        """Put parcels; raises InvalidInput, TopicFull and StoreError."""
-        self._link.run(post, self._link.queue, parcels, self.max_attempts)
+        """Put parcels; raises InvalidInput, TopicFull, AccessDenied and StoreError."""
+        if not parcels:
+            return
+        for topic, error in self._link.run(post, self._link.queue, parcels, self.max_attempts):
+            if topic not in self._told:
+                self._told.add(topic)
+                _log.warning("%s: left out by an exchange: %s", topic, error)
 
     def _now_ms(self) -> int:
         return int(self._link.queue.clock.now_ms())
@@ -421,24 +464,22 @@ class PublishBatch:
     def __init__(self, channel: Channel, max_size: int) -> None:
         self.channel = channel
         self._most = max_size
-        self._parcels: list[Parcel] = []
+        self.parcels: list[Parcel] = []
 
     def publish(self, message: dict[str, Any], **words: Any) -> Any:
         """Route one message and keep it until the batch is full."""
         result = self.channel.basic_publish(message, batch=self, **words)
-        if len(self._parcels) >= self._most:
+        if len(self.parcels) >= self._most:
             self.flush()
         return result
 
     def add(self, parcels: Sequence[Parcel]) -> None:
         """Keep the parcels of one message."""
-        self._parcels.extend(parcels)
+        self.parcels.extend(parcels)
 
     def flush(self) -> None:
         """Put what was gathered; raises BatchPublishError if it is not known what was put."""
-        parcels, self._parcels = self._parcels, []
-        if not parcels:
-            return
+        parcels, self.parcels = self.parcels, []
         try:
             self.channel.post(parcels)
         except Exception as error:
@@ -446,7 +487,7 @@ class PublishBatch:
 
     def discard(self) -> None:
         """Forget what was gathered."""
-        self._parcels.clear()
+        self.parcels.clear()
 
     def close(self) -> None:
         """End the batch."""

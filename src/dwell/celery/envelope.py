@@ -28,11 +28,23 @@ _MARK_BYTES = 12
 
 
 @dataclass(slots=True)
+class Copies:
+    """What the parcels of one message share that an exchange has routed to several queues.
+
+    ``is_needed`` tells that the message must reach at least one of them, ``is_taken`` that it did.
+    """
+
+    is_needed: bool
+    is_taken: bool = False
+
+
+@dataclass(slots=True)
 class Parcel:
     """One message for a topic, in the terms of :meth:`dwell.Queue.put`.
 
     ``task`` is the id of its task, or empty; ``turn`` counts the messages that the same task had
-    before. Times are epoch milliseconds, or None.
+    before. Times are epoch milliseconds, or None. ``copies`` is None for a message that was sent to
+    the queue itself.
     """
 
     topic: str
@@ -42,6 +54,7 @@ class Parcel:
     priority: int
     due_ms: int | None
     expires_ms: int | None
+    copies: Copies | None = None
 
     @property
     def id(self) -> str | None:

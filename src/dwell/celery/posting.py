@@ -1,11 +1,13 @@
-"""Puts parcels, each once, with one call a topic."""
+"""Puts parcels, each once, with one call a topic; the topics do not wait for each other."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dwell.celery.envelope import Parcel
+from dwell.errors import AccessDenied, DwellError, InvalidBody, InvalidInput, TopicFull
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
 from dwell.slices import places, slices
@@ -16,31 +18,70 @@ MOST_TURNS = 16
 _EXTRA_BYTES = 512
 
 
-async def post(queue: Queue, parcels: Sequence[Parcel], max_attempts: int) -> None:
-    """Put parcels; raises InvalidInput, TopicFull and StoreError.
+async def post(
+    queue: Queue, parcels: Sequence[Parcel], max_attempts: int
+) -> list[tuple[str, DwellError]]:
+    """Put parcels, those of each topic whatever the others say.
+
+    Returns the topics that refused a copy that is not needed, as it is another application's, or
+    other queues took theirs. Other errors are raised in the end: InvalidInput, TopicFull,
+    AccessDenied and StoreError.
+    """
+    by_topic: dict[str, list[Parcel]] = {}
+    for parcel in parcels:
+        by_topic.setdefault(parcel.topic, []).append(parcel)
+    posting = (_post(queue, own, max_attempts) for own in by_topic.values())
+    errors = dict(zip(by_topic, await asyncio.gather(*posting), strict=True))
+    for topic, own in by_topic.items():
+        for parcel in own:
+            if parcel.copies is not None and errors[topic] is None:
+                parcel.copies.is_taken = True
+    refused = [(topic, error) for topic, error in errors.items() if error is not None]
+    for topic, error in refused:
+        if not _is_queues_own(error) or any(map(_is_missed, by_topic[topic])):
+            raise error
+    return refused
+
+
+def _is_queues_own(error: DwellError) -> bool:
+    """Tell whether an error concerns one queue alone; a body is the same for all of them."""
+    return isinstance(error, AccessDenied | TopicFull | InvalidInput) and not isinstance(
+        error, InvalidBody
+    )
+
+
+def _is_missed(parcel: Parcel) -> bool:
+    copies = parcel.copies
+    return copies is None or (copies.is_needed and not copies.is_taken)
+
+
+async def _post(queue: Queue, parcels: list[Parcel], max_attempts: int) -> DwellError | None:
+    """Put parcels of one topic; return the error that ended it, if any.
 
     An existing id belongs to an earlier message of the same task, such as a task that is retried
     before it is acked: then the next id of the task is used, or the queue makes the id.
     """
-    left = list(parcels)
+    left = parcels
     for turn in range(MOST_TURNS):
         kept: list[Parcel] = []
-        for group in _groups(left):
-            kept += await _put(queue, group, max_attempts)
-        if not kept:
-            return
+        try:
+            for group in _groups(left):
+                kept += await _put(queue, group, max_attempts)
+        except DwellError as error:
+            return error
         left = kept
         for parcel in left:
             parcel.turn += 1
             if turn == MOST_TURNS - 2:
                 parcel.task = ""
+    return None
 
 
 def _groups(parcels: Sequence[Parcel]) -> list[list[Parcel]]:
-    """Return parcels of one topic each, all with ids or none, as many as one call may have."""
-    groups: dict[tuple[str, bool], list[Parcel]] = {}
+    """Return parcels of one topic in parts, all with ids or none, as many as one call may have."""
+    groups: dict[bool, list[Parcel]] = {}
     for parcel in parcels:
-        groups.setdefault((parcel.topic, bool(parcel.task)), []).append(parcel)
+        groups.setdefault(bool(parcel.task), []).append(parcel)
     found: list[list[Parcel]] = []
     for group in groups.values():
         sizes = [len(parcel.body) + _EXTRA_BYTES for parcel in group]
