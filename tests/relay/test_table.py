@@ -3,12 +3,14 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp import decode
 
-from dwell.relay.rabbitmq import table
+from dwell.relay.rabbitmq import properties, table
+from dwell.relay.rabbitmq.properties import Properties
 
 PLAIN = (
     st.none()
@@ -48,3 +50,13 @@ def test_what_passes_can_be_read_by_others(data):
         return
     size, _ = decode.embedded_value(data)
     assert size == len(data)
+
+
+def test_a_timestamp_that_clients_cannot_read_is_refused():
+    last_s = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())
+    for time_s in (None, 0, last_s):
+        found = properties.read(msgspec.msgpack.encode(Properties("m", timestamp=time_s)))
+        assert found.timestamp == time_s
+    for time_s in (-1, last_s + 1):
+        with pytest.raises(ValueError, match=f"^got the time {time_s} s, expected 0 to"):
+            properties.read(msgspec.msgpack.encode(Properties("m", timestamp=time_s)))

@@ -123,9 +123,13 @@ def read(data: bytes) -> Properties | None:
     Anyone may put a message with such a header, and RabbitMQ closes the connection for an invalid
     frame.
     """
-    found = _decode(data) if data else None
-    for value in found.typed.values() if found is not None else ():
+    if not data:
+        return None
+    found = _decode(data)
+    for value in found.typed.values():
         table.check(value)
+    if found.timestamp is not None:
+        table.check_time(found.timestamp)
     return found
 
 

@@ -59,8 +59,8 @@ def check(data: bytes) -> None:
             type_, at = data[at : at + 1], at + 1
             if type_ in _FIXED:
                 first, at = at, at + _FIXED[type_]
-                if type_ == b"T" and (time_s := int.from_bytes(data[first:at])) > _LAST_S:
-                    raise ValueError(f"got the time {time_s} s, expected at most {_LAST_S}")
+                if type_ == b"T":
+                    check_time(int.from_bytes(data[first:at]))
             elif type_ in _SIZED:
                 first, at = at + 4, _sized(data, at, 4, end)
                 parts += [(first, at, type_)] if type_ in _NESTED else []
@@ -68,6 +68,12 @@ def check(data: bytes) -> None:
                 raise ValueError(f"got the type {type_!r}")
             if at > end or (not kind and at < end):
                 raise ValueError(f"got {end} bytes, expected {at}")
+
+
+def check_time(time_s: int) -> None:
+    """Raise ValueError for a time that most clients cannot read."""
+    if not 0 <= time_s <= _LAST_S:
+        raise ValueError(f"got the time {time_s} s, expected 0 to {_LAST_S}")
 
 
 def _sized(data: bytes, at: int, width: int, end: int) -> int:
