@@ -31,7 +31,7 @@ from dwell.relay import envelope
 from dwell.relay.record import Record
 from dwell.relay.rules import Held
 
-#: The columns in reading order; the first two identify the row for its deletion.
+#: The columns in reading order; number, id, topic and due identify the row for its deletion.
 COLUMNS = (
     *("seq", "id", "topic", "body", "due_ms", "priority", "lease_ms", "max_attempts"),
     *("expires_ms", "key", "headers"),
@@ -57,7 +57,7 @@ class Entry(Record, gc=False):
     @classmethod
     def of(cls, table: str, row: tuple[Any, ...]) -> "Entry":
         """Return a row of a table as a record; its place identifies it for the deletion."""
-        return cls("", "", None, place=row[:2], origin=f"{table}-{row[0]}", row=row)
+        return cls("", "", None, place=(*row[:3], row[4]), origin=f"{table}-{row[0]}", row=row)
 
 
 class Reader:
@@ -141,7 +141,7 @@ def _body(value: object) -> bytes:
 
 def _at_ms(value: object, now_ms: int, field: str) -> int:
     if not values.is_whole(value):
-        raise values.refusal(InvalidTime, field, value, "epoch milliseconds")
+        raise values.refusal(InvalidTime, field, _text(value), "epoch milliseconds")
     return values.due_ms(value, now_ms, field)
 
 

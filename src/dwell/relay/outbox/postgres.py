@@ -56,8 +56,11 @@ WHERE before < %s ORDER BY seq
 # another row, for example in a restored table.
 _DELETE_LOCKED = "DELETE FROM {table} WHERE seq = ANY(%s::bigint[])"
 _DELETE = """
-DELETE FROM {table} AS had USING unnest(%s::bigint[], %s::text[]) AS gone (seq, id)
+DELETE FROM {table} AS had
+USING unnest(%s::bigint[], %s::text[], %s::text[], %s::text[]) AS gone (seq, id, topic, due_ms)
 WHERE had.seq = gone.seq AND left(had.id, {text}) IS NOT DISTINCT FROM gone.id
+    AND left(had.topic, {text}) IS NOT DISTINCT FROM gone.topic
+    AND had.due_ms::text IS NOT DISTINCT FROM gone.due_ms
 """
 
 
@@ -102,13 +105,16 @@ class PostgresRows:
 
     async def delete(self, places: Sequence[Place]) -> None:
         """Delete in the transaction that locked the rows, or in a new one if it is lost."""
-        seqs, ids = zip(*places, strict=True)
+        seqs, ids, topics, dues = zip(*places, strict=True)
         async with self._connected() as link, link.pipeline():
             if self._has_locked:
                 # As text, which costs a tenth of a list.
                 await link.execute(self._delete_locked, [f"{{{','.join(map(str, seqs))}}}"])
             else:
-                await link.execute(self._delete, (list(seqs), list(ids)))
+                # A table of somebody's own may have a due of another type.
+                due_texts = [None if due is None else str(due) for due in dues]
+                named = (list(seqs), list(ids), list(topics), due_texts)
+                await link.execute(self._delete, named)
             await link.commit()
             self._has_locked = False
 

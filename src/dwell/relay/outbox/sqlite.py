@@ -32,15 +32,22 @@ _LOOK_S = 0.02
 _SELECT = """
 SELECT seq, CAST(substr(id, 1, {text}) AS BLOB), CAST(substr(topic, 1, {text}) AS BLOB),
     CASE WHEN length(body) > {body} THEN substr(body, 1, {body}) ELSE body END,
-    due_ms, priority, lease_ms, max_attempts, expires_ms,
+    {due}, priority, lease_ms, max_attempts, expires_ms,
     CAST(substr(key, 1, {text}) AS BLOB), CAST(substr(headers, 1, {headers}) AS BLOB)
 FROM {table}
 WHERE (topic IS NULL OR CAST(substr(topic, 1, {text}) AS BLOB) NOT IN ({{topics}}))
     AND seq > ?
 ORDER BY seq LIMIT ?
 """
+# A number may be another row's by now, for example in a restored table, and ids belong to a topic.
 _DELETE = """
 DELETE FROM {table} WHERE seq = ? AND CAST(substr(id, 1, {text}) AS BLOB) IS ?
+    AND CAST(substr(topic, 1, {text}) AS BLOB) IS ? AND {due} IS ?
+"""
+# What is no number is compared as bytes, too.
+_DUE = """
+CASE WHEN typeof(due_ms) IN ('text', 'blob') THEN CAST(substr(due_ms, 1, {text}) AS BLOB)
+    ELSE due_ms END
 """
 
 
@@ -54,6 +61,7 @@ class SqliteRows:
             "text": MOST_TEXT_CHARS,
             "body": MOST_BODY_BYTES,
             "headers": MOST_HEADERS_CHARS,
+            "due": _DUE.format(text=MOST_TEXT_CHARS).strip(),
         }
         self._select, self._delete = _SELECT.format(**words), _DELETE.format(**words)
         self._thread = ThreadPoolExecutor(1, "dwell-outbox")
