@@ -41,7 +41,8 @@ def _option(found: "re.Match[str]") -> str:
 def host_and_port(address: str, field: str) -> tuple[str, int]:
     """Return the two parts of HOST:PORT; raises InvalidUrl."""
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+    is_number = port.isascii() and port.isdigit() and len(port) < 10
+    if not host or not is_number or int(port) > 65_535:
         raise InvalidUrl(f"{field}: got {address!r:.80}, expected HOST:PORT")
     return host, int(port)
 

@@ -91,7 +91,8 @@ async def test_a_commit_that_failed_is_made_again(topics, how, monkeypatch):
         mark = origin[-9:]
         assert not source.is_committed(lane, f"{lane}-9{mark}")
         # None of these is a record that the lane may still give.
-        for no_record in ("by-hand", f"{lane}-9@otherone", f"{lane}x-9{mark}"):
+        many = f"{lane}-{'9' * 5_000}{mark}"
+        for no_record in ("by-hand", f"{lane}-9@otherone", f"{lane}x-9{mark}", many):
             assert source.is_committed(lane, no_record)
     finally:
         await source.close()

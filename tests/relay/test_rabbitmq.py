@@ -290,6 +290,7 @@ def test_a_broker_that_is_away_is_waited_for_and_told(tmp_path):
         ("amqp://h/?queue=a", "amqp://h/?quux=b", "got the option 'quux'"),
         ("amqp://h/?queue=a", "amqp://h/?queue=b&exchange=c", "expected one of them"),
         ("amqp://h/?queue=a&prefetch=0", "amqp://h/?queue=b", "prefetch: got '0'"),
+        (f"amqp://h/?queue=a&prefetch={'9' * 5_000}", "amqp://h/?queue=b", "prefetch: got '999"),
         ("amqp:///?queue=a", "amqp://h/?queue=b", "expected amqp://USER"),
     ],
 )

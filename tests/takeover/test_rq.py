@@ -10,8 +10,9 @@ import pytest
 
 import dwell
 from dwell.errors import InvalidUrl, ServerUnreachable
-from dwell.message import State
+from dwell.message import MAX_DELAY_MS, State
 from dwell.takeover.process import run
+from dwell.takeover.rq import _expires_ms
 from tests.takeover.sources import contents
 from tools.rooms import ROOT
 
@@ -100,6 +101,11 @@ def test_what_is_called_after_a_job_is_kept(url, tmp_path):
     assert headers["rq-failure-callback-name"] == "builtins.print"
     assert headers["rq-failure-callback-timeout"] == "7"
     assert headers["rq-failure-ttl"] == "77"
+
+
+def test_a_life_of_any_number_of_digits_is_read():
+    last_ms = 5_000 + MAX_DELAY_MS
+    assert [_expires_ms(0, 5_000, -1, ttl) for ttl in (b"3", b"9" * 5_000)] == [8_000, last_ms]
 
 
 @pytest.mark.parametrize("field", ["data", "meta", "ttl"])

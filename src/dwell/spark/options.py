@@ -123,4 +123,5 @@ def _is_of_spark(key: str) -> bool:
 
 
 def _number(text: str) -> Any:
-    return int(text) if text.isascii() and text.isdecimal() else text
+    is_number = text.isascii() and text.isdecimal() and len(text) < 20
+    return int(text) if is_number else text

@@ -259,7 +259,8 @@ def _expires_ms(due_ms: int, now_ms: int, left_ms: int, ttl: bytes | None) -> in
     if found_ms is not None and found_ms <= due_ms:
         raise Stays("they expire before they are due")
     if ttl is not None and ttl.isdigit():
-        found_ms = max(due_ms, now_ms) + int(ttl) * 1000
+        # Python reads no number of thousands of digits.
+        found_ms = max(due_ms, now_ms) + int(ttl[:15]) * 1000
     return None if found_ms is None else min(found_ms, now_ms + MAX_DELAY_MS)
 
 

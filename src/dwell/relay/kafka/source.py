@@ -40,6 +40,8 @@ _COMMIT_S = 10.0
 #: The greatest age of topic ids while records come, and while none come, in seconds.
 _IDS_S = 1.0
 _IDLE_IDS_S = 10.0
+#: No offset has more digits.
+_MOST_DIGITS = 19
 #: The pause of a lane whose records had no room, in seconds.
 _REST_S = 1.0
 #: The errors of a broker for a partition that does not exist.
@@ -377,7 +379,8 @@ class KafkaSource:
         """
         head, _, mark = origin.partition(MARK)
         name, _, offset = head.rpartition("-")
-        if name != lane or not offset.isdecimal():
+        # Python reads no number of thousands of digits.
+        if name != lane or not offset.isdecimal() or len(offset) > _MOST_DIGITS:
             return True
         known = self._ids.known(lane.rpartition("-")[0])
         if known is None:

@@ -74,7 +74,9 @@ def _topics(said: dict[str, str]) -> tuple[str, ...]:
 
 
 def _prefetch(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_PREFETCH):
+    if not (
+        text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= _MOST_PREFETCH
+    ):
         raise InvalidUrl(f"prefetch: got {text!r:.80}, expected 1 to {_MOST_PREFETCH}")
     return int(text)
 
