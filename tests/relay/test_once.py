@@ -9,13 +9,14 @@ from redis.asyncio import Redis
 import dwell
 from bench.brokers import kafka_server
 from dwell.clock import RealClock
+from dwell.message import MAX_BATCH_MESSAGES
 from dwell.queue import Queue
 from dwell.relay.dead import DeadLetters
 from dwell.relay.house import QueueSink
 from dwell.relay.kafka.once import OnceKafkaSink
 from dwell.relay.outlet import OnceOutlet, Way
 from dwell.relay.record import Refusal
-from dwell.relay.sent import Owner, name_of, names_of
+from dwell.relay.sent import Owner, decoded, encoded, name_of, names_of
 from dwell.relay.tally import Tally
 from dwell.store.memory import MemoryStore
 from tests.relay.kafka import Topics, numbers, relaying
@@ -139,6 +140,22 @@ async def test_a_message_is_known_by_its_number_and_its_id():
         tally = await outgoing(queue, sink, 0)
         assert sink.sent == [b"1", b"2"]
         assert tally.repeated == 1
+
+
+async def test_any_number_of_names_of_earlier_messages_stops_no_lane():
+    async with Queue(MemoryStore(RealClock())) as queue:
+        await queue.put_many("t", [b"0", b"1"], ids=["a", "b"])
+        taken = await queue.take("t", 2)
+        await queue.release(taken, 0, counted=False)
+        gone = [name_of(number, "gone") for number in range(MAX_BATCH_MESSAGES)]
+        sink = Keeping([*gone, names_of(taken)[0]])
+        tally = await outgoing(queue, sink, 0)
+        assert (sink.sent, tally.repeated) == ([b"1"], 1)
+
+
+def test_a_number_that_no_message_has_is_left_out():
+    names = [name_of(number, "a") for number in (0, 2**63 - 1, 2**63)]
+    assert decoded(encoded(names)) == names[:2]
 
 
 async def test_a_lane_is_entered_anew_for_a_store_in_place_of_a_lost_one(redis_url):

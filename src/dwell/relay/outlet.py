@@ -13,7 +13,7 @@ from dwell.batch.batch import Batch
 from dwell.batch.results import Results
 from dwell.errors import DwellError, InvalidSettings, StoreClosed
 from dwell.given.values import Millis
-from dwell.message import Result
+from dwell.message import MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
 from dwell.relay import envelope
 from dwell.relay.apart import Apart
@@ -23,6 +23,7 @@ from dwell.relay.patience import AGAIN_S, patiently
 from dwell.relay.record import Record, Refusal
 from dwell.relay.sent import name_of, names_of, numbers_of, store_of
 from dwell.relay.tally import Tally
+from dwell.slices import slices
 
 T = TypeVar("T")
 
@@ -383,12 +384,11 @@ class OnceOutlet(Outlet):
 
     async def _living(self, names: Collection[bytes]) -> Set[bytes]:
         """Return the names whose messages are in the queue."""
-        if not names:
-            return set()
-        numbers = numbers_of(names)
-        found = await self._queue.named(numbers)
-        pairs = zip(numbers, found, strict=True)
-        living = {name_of(number, message[1]) for number, message in pairs if message is not None}
+        living = set[bytes]()
+        # Some are left of earlier batches, so that there may be more than one call takes.
+        for part in slices(numbers_of(names), MAX_BATCH_MESSAGES):
+            pairs = zip(part, await self._queue.named(part), strict=True)
+            living |= {name_of(number, found[1]) for number, found in pairs if found is not None}
         return living.intersection(names)
 
     async def _committed(self, batch: Batch, records: list[Record]) -> tuple[Batch, list[Record]]:

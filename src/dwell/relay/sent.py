@@ -60,4 +60,6 @@ def decoded(data: bytes) -> list[bytes]:
     """Return names from the form for a broker; raises ValueError for invalid data."""
     if len(data) % _NAME_BYTES:
         raise ValueError(f"got {len(data)} bytes, expected a multiple of {_NAME_BYTES}")
-    return [data[at : at + _NAME_BYTES] for at in range(0, len(data), _NAME_BYTES)]
+    names = (data[at : at + _NAME_BYTES] for at in range(0, len(data), _NAME_BYTES))
+    # No message has a higher number, and the queue would refuse the question.
+    return [name for name in names if name[_NUMBER_BYTES - 1] < 128]
