@@ -175,10 +175,10 @@ async def test_the_first_of_a_put_that_have_room_are_put_by_few_calls_of_the_sto
 
         queue.store.put = counted
         puts = Puts.of_rows("t", [row_of(b"%d" % number, NOW) for number in range(1_000)])
-        numbers = await queue.put_fitting(puts)
+        numbers, _ = await queue.put_fitting(puts)
         assert np.flatnonzero(numbers).tolist() == list(range(room))
         assert len(sizes) <= 70
-        assert not (await queue.put_fitting(puts)).any()
+        assert not (await queue.put_fitting(puts)).numbers.any()
         assert len(sizes) <= 70 + 11
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import resource
 import select
 import socket
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 from dwell.clock import RealClock
-from dwell.errors import StoreError
+from dwell.errors import ServerUnreachable, StoreError, StoreFull
 from dwell.message import MAX_BATCH_MESSAGES, Message, Result, State
 from dwell.queue import Queue
 from dwell.server.beanstalk import arrivals
@@ -28,6 +29,7 @@ from dwell.server.service import Service
 from dwell.server.tokens import Tokens
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
+from dwell.store.partly import PartlyPut
 from dwell.testing.faults import FaultyDisk
 from tests.beanstalk.served import Line, Served
 from tests.server.process import ServerProcess
@@ -136,6 +138,43 @@ def test_puts_that_are_coming_count_at_the_gate():
         until(lambda: in_flight.size_bytes == len(head + body))
         vanish(second)
         until(lambda: (in_flight.requests, in_flight.size_bytes) == (0, 0))
+
+
+def test_a_put_that_comes_without_memory_is_refused_alone(monkeypatch):
+    in_flight = InFlight(100, 1 << 20)
+    enter, refused = in_flight.enter, []
+
+    def entered(size_bytes, *requests):
+        if size_bytes > 100_000:
+            refused.append(size_bytes)
+            raise StoreFull("the memory is full")
+        enter(size_bytes, *requests)
+
+    monkeypatch.setattr(in_flight, "enter", entered)
+    with Served(in_flight=in_flight) as served, Line(served.number) as line:
+        number = line.put()
+        assert line.reserve() == (number, b"x")
+        line.send(b"put 0 0 60 600000\r\n" + b"x" * 500_000)
+        until(lambda: refused)
+        line.send(b"x" * 100_000 + b"\r\nlist-tube-used\r\n")
+        assert (line.read(), line.read()) == (b"OUT_OF_MEMORY\r\n", b"USING default\r\n")
+        assert line.ask(b"delete %d\r\n" % number) == b"DELETED\r\n"
+
+
+def test_jobs_that_may_be_put_are_not_said_to_have_had_no_room(caplog):
+    with Served() as served, Line(served.number) as line:
+        put, seen = served.queue.store.put, 0
+
+        async def partly(puts, on_conflict):
+            nonlocal seen
+            lost = np.arange(seen, seen + len(puts)) >= 2
+            seen += len(puts)
+            raise PartlyPut(ServerUnreachable("no answer"), await put(puts, on_conflict), lost)
+
+        served.queue.store.put = partly
+        said = line.ask(b"put 0 0 9 1\r\nx\r\n" * 5, 5)
+        assert re.fullmatch(rb"(INSERTED \d+\r\n){2}(INTERNAL_ERROR\r\n){3}", said)
+        assert "jobs may be put or not: no answer" in caplog.text
 
 
 def test_a_put_whose_body_does_not_come_in_time_ends_the_connection(monkeypatch):

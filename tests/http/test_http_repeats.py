@@ -4,13 +4,16 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import dwell
 from dwell import Result
+from dwell.client import connection
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
+from dwell.wire.problems import problem_of
 from tests.http.between import between
 from tests.http.served import served
 from tests.http.wire import Wire, request
@@ -140,6 +143,76 @@ async def test_a_take_whose_answer_was_lost_gives_its_messages(tmp_path, tokens,
                 assert batch.attempt.tolist() == [1, 1]
                 assert await queue.release(batch, counted=False) == [Result.RELEASED] * 2
             assert await queue.ack(other) == [Result.ACKED]
+
+
+async def test_nothing_is_repeated_that_the_server_may_have_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "_KNOWN_S", 0.0)
+    store = EmbeddedStore(tmp_path / "store")
+    async with (
+        served(store) as server,
+        between(server.url) as proxy,
+        dwell.open(proxy.url) as queue,
+    ):
+        proxy.break_("mute", requests=1)
+        with pytest.raises(dwell.ServerUnreachable):
+            await queue.put("t", "x")
+        assert proxy.requests == 2
+        await queue.put("t", "x")
+        assert (await queue.stats()).topics["t"].ready == 2
+        # A take that is made anew doubles nothing.
+        proxy.break_("mute", requests=1)
+        assert len(await queue.take("t", 10)) == 2
+
+
+async def test_a_repeat_waits_no_longer_than_the_server_knows_it(tmp_path, monkeypatch):
+    """It may be done when it arrives at last, which is too late then."""
+    monkeypatch.setattr(connection, "_KNOWN_S", 0.5)
+    store = EmbeddedStore(tmp_path / "store")
+    async with (
+        served(store) as server,
+        between(server.url) as proxy,
+        dwell.open(proxy.url, timeout=10 * PATIENCE_S) as queue,
+    ):
+        proxy.break_("mute", requests=1)
+        putting = asyncio.ensure_future(queue.put("t", "x"))
+        await until_async(lambda: proxy.faults)
+        proxy.break_("silent")
+        with pytest.raises(dwell.ServerUnreachable):
+            await asyncio.wait_for(putting, PATIENCE_S)
+
+
+@pytest.mark.parametrize("refused", [dwell.errors.ServerBusy, dwell.errors.Forbidden])
+async def test_what_may_have_been_done_is_not_said_to_be_refused(tmp_path, refused):
+    store = EmbeddedStore(tmp_path / "store")
+    async with (
+        served(store) as server,
+        between(server.url) as proxy,
+        dwell.open(proxy.url, retries=2) as queue,
+    ):
+        problem = problem_of(refused("no more"))
+        body = msgspec.json.encode(problem)
+        head = f"HTTP/1.1 {problem.status} no\r\ncontent-length: {len(body)}\r\n\r\n"
+        proxy.error = head.encode() + body
+        proxy.break_("mute", requests=1)
+        putting = asyncio.ensure_future(queue.put("t", "x"))
+        await until_async(lambda: proxy.faults)
+        proxy.break_("error")
+        with pytest.raises(dwell.ServerUnreachable, match="no more; it may have been done"):
+            await putting
+        with pytest.raises(refused):
+            await queue.put("t", "x")
+
+
+async def test_a_store_that_keeps_no_answers_refuses_repeats():
+    """Its caller knows the store that was there before."""
+    async with served(MemoryStore(dwell.RealClock())) as server:
+        wire = await Wire.open(server)
+        first = await wire.ask(request("POST", PUT, {"body": "x"}, dwell_call="1f00"))
+        assert first.status == 200
+        again = await wire.ask(request("POST", PUT, {"body": "x"}, dwell_call="1f00;again"))
+        assert again.value["error"] == "ServerUnreachable"
+        assert "may have been done" in again.value["detail"]
+        assert (await server.queue.stats()).totals["put"] == 1
 
 
 async def test_a_repeat_ends_the_wait_of_the_send_before(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import math
 import re
 import ssl
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from dwell.client.pauses import Pauses
 from dwell.clock.clock import elapsed_s
 from dwell.clock.servertime import ServerClock
 from dwell.errors import (
+    AccessDenied,
     DwellError,
     InvalidInput,
     InvalidUrl,
@@ -42,6 +44,9 @@ _PASSING = (408, 425, 429)
 
 #: Kept for less than a server keeps it, so that none is closed while a request is on its way.
 _IDLE_S = 30.0
+
+#: A server knows a request for a minute: what arrives later is done again.
+_KNOWN_S = 55.0
 
 #: The longest that a server's Retry-After is heeded.
 _LONGEST_AFTER_S = 60.0
@@ -152,7 +157,7 @@ class Connection:
         server recognizes the repeat. A request that ``is_take`` without a number is repeated when
         its connection was lost, as the server then releases the messages. It is not repeated after
         a timeout or an error of a proxy: its messages may be on their way, and return only when
-        their lease ends.
+        their lease ends. Nothing else is repeated once the server may have forgotten its number.
         """
         headers = {"accept": accept}
         if number:
@@ -161,19 +166,30 @@ class Connection:
         if data:
             headers["content-type"] = content
         pauses = Pauses(self._retries)
+        # Since when it may have been done, unless a repeat changes nothing.
+        unsure_s: float | None = None
         while True:
-            answer = await self._once(method, path, data, headers, wait_s)
+            sent_s = elapsed_s()
+            most_s = math.inf if unsure_s is None else max(unsure_s + _KNOWN_S - sent_s, 0.001)
+            try:
+                answer = await self._once(method, path, data, headers, wait_s, most_s)
+            except AccessDenied as error:
+                raise error if unsure_s is None else _unsure(error) from None
             if not isinstance(answer, _Failure):
                 return answer
+            if unsure_s is None and answer.maybe_done and number and not is_take:
+                unsure_s = sent_s
             pause_s = pauses.next_s(is_refused=answer.is_refused, after_s=answer.after_s)
             is_given_back = is_take and answer.is_cut
             if pause_s is None or (answer.maybe_done and not (is_safe or is_given_back)):
-                raise answer.error
+                raise answer.error if unsure_s is None else _unsure(answer.error)
             if number and answer.maybe_done:
                 # The repeat of a take has the next number (see dwell.wire.callnumber).
                 number += is_take
                 headers[CALL_HEADER] = f"{number:x}{AGAIN_MARK}"
             await asyncio.sleep(pause_s)
+            if unsure_s is not None and elapsed_s() >= unsure_s + _KNOWN_S:
+                raise _unsure(answer.error)
 
     async def chunks(self, path: str) -> AsyncIterator[bytes]:
         """Yield a large answer piece by piece; it is not repeated."""
@@ -203,11 +219,18 @@ class Connection:
         return ServerUnreachable(f"{self._path or self.base}: {str(told) or type(told).__name__}")
 
     async def _once(
-        self, method: str, path: str, data: bytes, headers: dict[str, str], wait_s: float
+        self,
+        method: str,
+        path: str,
+        data: bytes,
+        headers: dict[str, str],
+        wait_s: float,
+        most_s: float,
     ) -> bytes | _Failure:
         session = _opened(self._waiting if wait_s else self._session)
         timeout = aiohttp.ClientTimeout(
-            total=self._timeout_s + wait_s, sock_connect=min(_CONNECT_S, self._timeout_s)
+            total=min(self._timeout_s + wait_s, most_s),
+            sock_connect=min(_CONNECT_S, self._timeout_s),
         )
         asked_at = elapsed_s()
         headers["dwell-now-ms"] = str(self._clock.now_ms())
@@ -246,6 +269,13 @@ class Connection:
             after_s = float(after) if after.isdecimal() else 0.0
             return _Failure(problem, maybe_done=False, after_s=min(after_s, _LONGEST_AFTER_S))
         raise problem
+
+
+def _unsure(error: DwellError) -> ServerUnreachable:
+    """Return the error of a request that an earlier send of it may have done."""
+    if isinstance(error, ServerUnreachable):
+        return error
+    return ServerUnreachable(f"an answer was lost, and then: {error}; it may have been done")
 
 
 def _opened(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -149,21 +149,33 @@ async def _rest_put(
     return partly.completed(rest)
 
 
-async def put_fitting(store: Store, puts: Puts) -> U64:
-    """Put as many messages as fit; return their numbers, 0 for each refused message."""
+class Fitting(NamedTuple):
+    """The numbers of messages that were put, 0 for the others.
+
+    With an ``error`` those may have been put after all.
+    """
+
+    numbers: U64
+    error: DwellError | None = None
+
+
+async def put_fitting(store: Store, puts: Puts) -> Fitting:
+    """Put as many messages as fit."""
     try:
-        return (await store.put(puts, "keep")).numbers
+        return Fitting((await store.put(puts, "keep")).numbers)
     except TopicFull:
         numbers = np.zeros(len(puts), np.uint64)
+        error = None
         if len(puts) > 1:
             first, rest = np.array_split(np.arange(len(puts)), 2)
-            numbers[first] = await put_fitting(store, puts.picked(first))
+            numbers[first], error = await put_fitting(store, puts.picked(first))
             # Where none of the first has room, none of the rest has.
-            if numbers.any():
-                numbers[rest] = await put_fitting(store, puts.picked(rest))
-        return numbers
+            if numbers.any() and error is None:
+                numbers[rest], error = await put_fitting(store, puts.picked(rest))
+        return Fitting(numbers, error)
     except PartlyPut as partly:
-        return np.where(partly.refused, np.uint64(0), partly.answer.numbers)
+        numbers = np.where(partly.refused, np.uint64(0), partly.answer.numbers)
+        return Fitting(numbers, partly.error if partly.is_unsure else None)
 
 
 def cut_results(codes: U8, many: Sequence[Sequence[object] | np.ndarray]) -> list[Results]:

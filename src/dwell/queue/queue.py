@@ -27,6 +27,7 @@ from dwell.given.rows import row_of
 from dwell.given.values import Delay
 from dwell.message import DEFAULT_PRIORITY, U8, U64, Result, State, TopicSettings
 from dwell.queue.bulk import (
+    Fitting,
     PutKey,
     put_fitting,
     put_joined,
@@ -513,8 +514,8 @@ class Queue(Counting):
     # Joining them with other calls again costs a task and a future each time: 12 % of the cost of a
     # job in a pipeline over beanstalk, and 20 % of a single one.
 
-    def put_fitting(self, puts: Puts) -> Awaitable[U64]:
-        """Put as many messages as fit; return their numbers, 0 for each refused message."""
+    def put_fitting(self, puts: Puts) -> Awaitable[Fitting]:
+        """Put as many messages as fit."""
         return put_fitting(self._store, puts)
 
     def ask(

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dwell.errors import ServerBusy
+from dwell.errors import DwellError
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.session import Arrival, Session
 from dwell.server.inflight import InFlight
@@ -31,7 +31,7 @@ class Arrivals:
             else:
                 self._in_flight.enter(size_bytes - arrival.size_bytes, 0)
                 arrival.size_bytes = size_bytes
-        except ServerBusy as error:
+        except DwellError as error:
             self.end(session)
             return word_of(error)
         return None

@@ -1,5 +1,6 @@
 """Puts: the jobs that many connections put into one tube, in one batch."""
 
+import logging
 from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
 
@@ -11,9 +12,11 @@ from dwell.message import MAX_ATTEMPTS, MAX_LEASE_MS
 from dwell.server.beanstalk.commands import MAX_DELAY_S, Head, Run, Verb
 from dwell.server.beanstalk.hall import Hall, Part
 from dwell.server.beanstalk.refusals import word_of
-from dwell.server.beanstalk.replies import OUT_OF_MEMORY, inserted
+from dwell.server.beanstalk.replies import INTERNAL_ERROR, OUT_OF_MEMORY, inserted
 from dwell.server.beanstalk.session import Session
 from dwell.server.quotas import Room
+
+_log = logging.getLogger(__name__)
 
 
 class Putting:
@@ -73,20 +76,25 @@ class Putting:
         heads = list(chain.from_iterable(run.heads for _, run in parts))
         try:
             puts = puts_of(topic, bodies, heads, self._hall.now_ms)
-            numbers = (await self._hall.service.queue.put_fitting(puts)).tolist()
+            found, error = await self._hall.service.queue.put_fitting(puts)
         finally:
             for room in filter(None, parts.values()):
                 room.leave()
+        numbers, missing = found.tolist(), OUT_OF_MEMORY
+        if error is not None:
+            # Who was told OUT_OF_MEMORY would put them again.
+            missing = INTERNAL_ERROR
+            _log.warning("%d jobs may be put or not: %s", numbers.count(0), error)
         self._hall.totals[topic].puts += len(numbers) - numbers.count(0)
         self._hall.histories.put(numbers, [min(head.delay_s, MAX_DELAY_S) for head in heads])
         ends = accumulate((run.count for _, run in parts), initial=0)
-        return [_replies(numbers[start:end]) for start, end in pairwise(ends)]
+        return [_replies(numbers[start:end], missing) for start, end in pairwise(ends)]
 
 
-def _replies(numbers: Sequence[int]) -> bytes:
+def _replies(numbers: Sequence[int], missing: bytes) -> bytes:
     if 0 not in numbers:
         return inserted(numbers)
-    return b"".join(inserted([number]) if number else OUT_OF_MEMORY for number in numbers)
+    return b"".join(inserted([number]) if number else missing for number in numbers)
 
 
 def puts_of(topic: str, bodies: Sequence[bytes], heads: Sequence[Head], now_ms: int) -> Puts:

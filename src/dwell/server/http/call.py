@@ -27,7 +27,13 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.calls import first_of_caller
 from dwell.batch.puts import PutAnswer, Puts
-from dwell.errors import BatchTooLarge, InvalidInput, InvalidReceipt, ServerBusy
+from dwell.errors import (
+    BatchTooLarge,
+    InvalidInput,
+    InvalidReceipt,
+    ServerBusy,
+    ServerUnreachable,
+)
 from dwell.given import values
 from dwell.message import I64, MAX_BATCH_BYTES
 from dwell.queue import Queue
@@ -507,12 +513,20 @@ class Call:
     def calling(self) -> Calling | None:
         """The call numbers of the request's messages; raises InvalidInput.
 
-        None if the request has no call number, or the store keeps no numbers.
+        None if the request has no call number, or the store keeps no numbers. Then a repeat raises
+        ServerUnreachable: its caller knows another store, and nobody knows what that has done.
         """
         said = self._header(_CALL)
-        if said is None or not self.endpoint.numbered or not self.queue.store.keeps_calls:
+        if said is None or not self.endpoint.numbered:
             return None
         number, is_again = parse_call(said)
+        if not self.queue.store.keeps_calls:
+            if is_again:
+                raise ServerUnreachable(
+                    "dwell-call: got a repeat, and this store keeps no answers: the first request "
+                    "may have been done"
+                )
+            return None
         return Calling(first_of_caller(number, self.token), is_again=is_again)
 
     async def undo_takes(self, poll: str) -> None:
