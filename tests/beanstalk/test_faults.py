@@ -145,7 +145,7 @@ def test_a_put_that_comes_without_memory_is_refused_alone(monkeypatch):
     enter, refused = in_flight.enter, []
 
     def entered(size_bytes, *requests):
-        if size_bytes > 100_000:
+        if in_flight.size_bytes + size_bytes > 100_000:
             refused.append(size_bytes)
             raise StoreFull("the memory is full")
         enter(size_bytes, *requests)
