@@ -184,6 +184,25 @@ async def test_one_schedule_that_cannot_be_put_does_not_stop_the_others_later_on
         assert "schedule tidy was not put: schedule tidy: belongs to nobody's code" in caplog.text
 
 
+async def test_a_schedule_that_is_leased_for_long_keeps_no_worker_from_starting(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr("dwell.worker.declared._PATIENCE_S", 0.1)
+    async with opened() as (queue, clock):
+        await started(queue, first=1, gone=1)
+        await queue.reschedule(SCHEDULES, ["first", "gone"], delay=0)
+        held = await queue.take_ids(SCHEDULES, ["first", "gone"], lease="1d")
+        assert len(held) == 2
+        code = await started(queue, first=2, second=2)
+        assert (await queue.schedules.get("second")).schedule.every_ms == 2 * HOUR_MS
+        assert "schedule first was not put: schedule first: somebody has fired" in caplog.text
+        await goes_on(clock, code, beats=12)
+        assert "schedule gone was not removed: " in caplog.text
+        await queue.release(held, counted=False)
+        await goes_on(clock, code, beats=1)
+        assert await hours(queue) == {"first": 2, "second": 2}
+
+
 async def test_of_two_apps_that_start_together_one_is_told_that_the_name_is_taken(
     caplog, monkeypatch
 ):

@@ -39,6 +39,8 @@ _VALID_BEATS = 5
 _PATIENT_BEATS = 5
 #: How long a record that is not renewed still tells which code is older.
 _FORGOTTEN_MS = 24 * 3_600_000
+#: How long a beat waits for a schedule that fires; the next beat tries again.
+_PATIENCE_S = 5.0
 #: The greatest difference between the clocks of workers.
 _SLACK_MS = 5_000
 #: The states of a record, each searched twice: a record that is renewed or falls due during the
@@ -104,7 +106,7 @@ class Declaring:
 
     def __init__(self, queue: Queue, app: str, declared: Sequence[Declared], keep_ms: int) -> None:
         self._queue, self._app = queue, app
-        self._changing = Changing(queue)
+        self._changing = Changing(queue, patience_s=_PATIENCE_S)
         self._beat_ms = max(keep_ms // (_VALID_BEATS + _PATIENT_BEATS), 1)
         self._keep_ms = keep_ms
         now_ms = queue.clock.now_ms()
@@ -249,8 +251,10 @@ class Declaring:
         try:
             self._check_owner(schedule, found)
             await self._put_or_end(schedule, is_there=found is not None)
-        except InvalidSchedule as error:
-            # The other schedules of the worker are still put.
+        except StoreClosed:
+            raise
+        except DwellError as error:
+            # The worker starts, and its other schedules are put; the next beat tries again.
             self._tell(f"schedule {name} was not put: {error}")
             return
         self._put.add(name)
@@ -273,23 +277,32 @@ class Declaring:
         undeclared = names - known.declared()
         self._undeclared = {name: self._undeclared.get(name, 0) for name in undeclared}
         for name in undeclared:
-            if self._undeclared[name] == _PATIENT_BEATS:
-                await self._remove(name)
-            self._undeclared[name] += 1
+            if self._undeclared[name] != _PATIENT_BEATS or await self._remove(name):
+                self._undeclared[name] += 1
 
-    async def _remove(self, name: str) -> None:
+    async def _remove(self, name: str) -> bool:
+        """Remove a schedule that no running code declares; return False to try again."""
+
         async def may() -> bool:
             found = await self._existing(name)
             is_ours = found is not None and found.app == self._app
             return is_ours and name not in (await self._known()).declared()
 
-        if await self._changing.remove(name, may) is Result.CANCELLED:
+        try:
+            result = await self._changing.remove(name, may)
+        except StoreClosed:
+            raise
+        except DwellError as error:
+            self._tell(f"schedule {name} was not removed: {error}")
+            return False
+        if result is Result.CANCELLED:
             _log.warning(
                 "schedule %s: removed, as no running worker of %s has declared it for %g s",
                 name,
                 self._app,
                 self._keep_ms / 1000,
             )
+        return True
 
     def _tell(self, problem: str) -> None:
         """Log a problem once."""

@@ -64,11 +64,15 @@ class Changing:
     """Changes the schedules of one queue.
 
     ``check`` is called right before each change, with the present and the new schedule.
+    ``patience_s`` is how long a change waits for another change or a firing.
     """
 
-    def __init__(self, queue: Carrier, check: Check = unchecked) -> None:
+    def __init__(
+        self, queue: Carrier, check: Check = unchecked, *, patience_s: float = _PATIENCE_S
+    ) -> None:
         self._queue = queue
         self._check = check
+        self._patience_s = patience_s
 
     async def put(
         self,
@@ -215,11 +219,11 @@ class Changing:
     async def _patiently(self, name: str, do: Callable[[], Awaitable[Result]]) -> Result:
         """Repeat an operation on a schedule while others fire or change the schedule."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + _PATIENCE_S
+        end = loop.time() + self._patience_s
         while (result := await do()) is Result.LEASED:
             if loop.time() > end:
                 raise StoreError(
-                    f"schedule {name}: somebody has fired or changed it for {_PATIENCE_S:g} s"
+                    f"schedule {name}: somebody has fired or changed it for {self._patience_s:g} s"
                 )
             await asyncio.sleep(_AGAIN_S)
         return result
