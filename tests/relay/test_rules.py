@@ -54,6 +54,7 @@ def test_a_header_says_when(name, value, after_ms):
         ("dwell-delay-level", b"0"),
         ("x-delay", b"1.5"),
         ("x-delay", b"\xff"),
+        ("x-delay", b"--5"),
         ("dwell-id", b"~mine"),
         ("dwell-id", b""),
         ("dwell-cancel", b""),
@@ -159,6 +160,19 @@ def test_the_users_id_takes_the_place_of_the_origin():
     found = Rules(to="out").read(one, NOW_MS)
     assert (found.record.id, found.record.origin) == ("order-7", "in-0-1")
     assert found.record.headers == [("x-delay", b"1"), ("a", b"b")]
+
+
+@pytest.mark.parametrize("error", [InvalidInput, RecursionError])
+def test_a_refused_record_keeps_its_id_whatever_the_error(monkeypatch, error):
+    def fail(record, target):
+        raise error("no")
+
+    monkeypatch.setattr("dwell.relay.envelope.extra_of", fail)
+    one = record([("dwell-id", b"order-7"), ("x-delay", b"1")])
+    came_id = one.id
+    with pytest.raises(error):
+        Rules(to="out").read(one, NOW_MS)
+    assert one.id == came_id
 
 
 @pytest.mark.parametrize("text", ["a..b", "[", ""])

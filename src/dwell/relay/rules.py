@@ -104,7 +104,8 @@ class Rules:
         came_id = record.id
         try:
             return self._read(record, now_ms)
-        except InvalidInput:
+        except Exception:
+            # Of whatever kind the error is, the record becomes a letter.
             record.id = came_id
             raise
 
@@ -216,7 +217,7 @@ def _by_level(text: str, from_ms: int, _now_ms: int, name: str) -> int:
 
 
 def _by_plugin(text: str, from_ms: int, _now_ms: int, name: str) -> int:
-    is_number = text.lstrip("-").isdigit() and text.isascii() and len(text) < 16
+    is_number = text.removeprefix("-").isdigit() and text.isascii() and len(text) < 16
     # A negative delay counts as none in the plugin.
     return from_ms + values.delay_ms(Millis(max(int(text), 0)) if is_number else text, name)
 
