@@ -39,7 +39,7 @@ The tree, one sentence each::
        └─ ServerUnreachable     no answer came in time; the verb may have been done or not
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -48,10 +48,12 @@ class DwellError(Exception):
     """The root of every error that Dwell raises.
 
     ``put_before`` counts, by result, the messages of a batch that some shards had put before
-    another refused the rest.
+    another refused the rest. If some shards did their part of another verb, ``each`` has for every
+    message of the batch the code of its result, or its own error.
     """
 
     put_before: Mapping[Any, int] = MappingProxyType({})
+    each: Sequence[Any] = ()
 
     #: Whether some of what was asked for was done all the same, as the text says.
     is_partly = False

@@ -10,8 +10,11 @@ import pytest
 
 import dwell
 from dwell import Result
-from dwell.errors import ServerUnreachable
+from dwell.errors import InvalidInput, ServerUnreachable
+from dwell.message import encode_extra
 from dwell.store.redis import RedisStore
+from dwell.store.redis.engine import Engine
+from dwell.store.redis.putting import shard_for
 from tests.http.between import Between, between
 from tests.redis.calls import call_of
 from tests.redis.servers import redis_cluster, redis_server
@@ -262,6 +265,119 @@ async def test_a_put_tells_each_caller_what_became_of_its_own():
         # In a batch of one caller, the error says that some were put.
         with pytest.raises(ServerUnreachable, match="9 of the batch were put all the same"):
             await case.queue.put_many("t", ["x"] * 12, ids=[f"{id_}" for id_ in ids])
+
+
+#: What each verb answers, and its further arguments.
+BY_RECEIPT = {
+    "ack": (Result.ACKED, {}),
+    "release": (Result.RELEASED, {"delay": "1h"}),
+    "touch": (Result.TOUCHED, {"lease": "1h"}),
+    "bury": (Result.BURIED, {}),
+}
+BY_ID = {
+    "cancel": (Result.CANCELLED, {}),
+    "reschedule": (Result.MOVED, {"due": 2**42}),
+    "kick": (Result.KICKED, {"delay": "1h"}),
+}
+VERBS = {**BY_RECEIPT, **BY_ID}
+
+
+async def askers(case: Case):
+    """Put messages for each verb; return functions that run it on one or many of their ids."""
+    found = {}
+    ids = [id_ for shard in range(SHARDS) for id_ in ids_of(shard, 5)]
+    for verb, (_, beside) in VERBS.items():
+        await case.sure.put_many(verb, ["x"] * len(ids), ids=ids)
+        taken: dict[str, dwell.Message] = {}
+        while len(taken) < len(ids) and verb in (*BY_RECEIPT, "kick"):
+            # A shard that is slow gives its own to a later take.
+            taken |= {one.id: one for one in await case.sure.take(verb, 100, lease="10m")}
+        if verb == "kick":
+            await case.sure.bury(list(taken.values()))
+
+        def ask(of, verb=verb, taken=taken, beside=beside):
+            own = getattr(case.queue, verb)
+            if verb in BY_ID:
+                return own(verb, of, **beside)
+            return own(taken[of] if isinstance(of, str) else [taken[id_] for id_ in of], **beside)
+
+        found[verb] = ask
+    return ids, found
+
+
+async def test_who_calls_for_one_message_is_told_of_it_alone():
+    """Calls of many callers are joined, and one of their shards is away."""
+    async with opened(timeout=PATIENT_S) as case:
+        ids, asks = await askers(case)
+        case.wire.break_("cut", None, only(1))
+        calls = [(verb, id_) for verb in VERBS for id_ in ids]
+        asked = [asks[verb](id_) for verb, id_ in calls]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for (verb, id_), answer in zip(calls, answers, strict=True):
+            if id_ in ids_of(1, 5):
+                assert isinstance(answer, ServerUnreachable)
+            else:
+                assert answer is VERBS[verb][0]
+
+
+async def test_who_calls_for_many_messages_is_told_of_them_alone():
+    there, away = ids_of(0, 5) + ids_of(2, 3), ids_of(1, 2)
+    mixed = ids_of(1, 5)[2:] + ids_of(2, 5)[3:] + ids_of(3, 5)
+    async with opened(timeout=PATIENT_S) as case:
+        _, asks = await askers(case)
+        case.wire.break_("cut", None, only(1))
+        asked = [asks[verb](many) for verb in VERBS for many in (there, away, mixed)]
+        answers = iter(await asyncio.gather(*asked, return_exceptions=True))
+        for (result, _), first, second, third in zip(
+            VERBS.values(), answers, answers, answers, strict=True
+        ):
+            assert list(first) == [result] * 8
+            assert (type(second), second.is_partly) == (ServerUnreachable, False)
+            assert (type(third), third.is_partly) == (ServerUnreachable, True)
+            assert "; 7 of the batch were done all the same" in str(third)
+            results = [one for one in third.each if not isinstance(one, ServerUnreachable)]
+            assert results == [result] * 7
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+async def test_what_a_shard_refuses_for_one_caller_is_not_refused_of_others(monkeypatch, is_one):
+    """The others with messages in that shard are run again."""
+    run = Engine.run
+
+    async def refusing(self, shard, name, *own, **large):
+        if bad.encode() in own:
+            raise InvalidInput("refused")
+        return await run(self, shard, name, *own, **large)
+
+    async with opened(timeout=PATIENT_S) as case:
+        good, (bad, *others) = ids_of(0, 2), ids_of(1, 4)
+        await case.sure.put_many("t", ["x"] * 6, ids=[*good, bad, *others], delay="1h")
+        monkeypatch.setattr(Engine, "run", refusing)
+        many = [good, [bad], others[:1], others[1:]]
+        asked = [case.queue.cancel("t", ids[0] if is_one else ids) for ids in many]
+        first, second, *rest = await asyncio.gather(*asked, return_exceptions=True)
+        assert (type(second), second.is_partly) == (InvalidInput, False)
+        for ids, answer in zip((many[0], *many[2:]), (first, *rest), strict=True):
+            assert answer == (Result.CANCELLED if is_one else [Result.CANCELLED] * len(ids))
+
+
+async def test_an_id_that_may_be_in_a_shard_that_is_away_is_not_unknown():
+    """Messages with keys are in the shards of their keys; a shard that failed is asked once."""
+    async with opened(timeout=PATIENT_S) as case:
+        keys = {shard_for(b"", encode_extra(f"k{n}", None), SHARDS): f"k{n}" for n in range(40)}
+        ids = ids_of(0, 4)
+        here, there, away, none = ids
+        for id_, key in ((here, keys[0]), (there, keys[2]), (away, keys[1])):
+            await case.sure.put("t", "x", id=id_, key=key, delay="1h")
+        case.wire.break_("cut", None, only(1))
+        asked = [case.queue.cancel("t", id_) for id_ in ids]
+        answers = dict(zip(ids, await asyncio.gather(*asked, return_exceptions=True), strict=True))
+        assert answers[here] is Result.CANCELLED
+        # It might have been in the shard that is away, under another key.
+        assert [type(answers[id_]) for id_ in (there, away, none)] == [ServerUnreachable] * 3
+        case.wire.break_("pass")
+        left = {id_ for id_ in ids if await case.sure.get("t", id_)}
+        assert left == {there, away}
 
 
 async def test_settings_reach_the_shards_that_are_there():

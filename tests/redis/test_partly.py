@@ -9,6 +9,8 @@ import pytest
 
 import dwell
 from dwell import IdExists, Result, TopicFull
+from dwell.errors import ServerUnreachable, StoreFull
+from dwell.store.partly import partly_done
 from dwell.store.redis.putting import shard_for
 from dwell.testing.rig import words
 from tests.redis.servers import redis_server
@@ -116,3 +118,16 @@ async def test_nothing_stays_of_a_put_that_is_refused():
                     pytest.fail("it was not refused")
         with server.client() as engine:
             assert list(engine.scan_iter("*:new:*")) == []
+
+
+def test_an_unknown_outcome_matters_more_than_a_refusal():
+    each = [StoreFull("full"), ServerUnreachable("away"), int(Result.ACKED)]
+    error = partly_done(each)
+    assert (type(error), str(error)) == (
+        ServerUnreachable,
+        "away; 1 of the batch were done all the same",
+    )
+    assert (error.is_partly, error.each) == (True, each)
+    nothing = partly_done(each[:2])
+    assert (str(nothing), nothing.is_partly, nothing.each) == ("away", False, each[:2])
+    assert partly_done(each[:1] * 2) is each[0]

@@ -1,6 +1,6 @@
 """Batches: made from the arguments of callers, joined with others of the same turn, and split."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -8,18 +8,22 @@ import numpy as np
 
 from dwell.batch.blobs import chained
 from dwell.batch.puts import PUT_ARRAYS, Put, PutAnswer, Puts, Row
-from dwell.batch.results import Results
+from dwell.batch.results import Results, results_of
 from dwell.batch.schema import joined_columns
-from dwell.errors import DwellError, TopicFull
+from dwell.errors import DwellError, InvalidInput, StoreFull, TopicFull
 from dwell.given import columns
-from dwell.message import DEFAULT_PRIORITY, U8, U64
+from dwell.message import DEFAULT_PRIORITY, U8, U64, Result
 from dwell.queue.gather import Partly
 from dwell.store.base import Store
-from dwell.store.partly import PartlyPut
+from dwell.store.partly import PartlyPut, partly_done
 
 #: The key that combines puts: the topic, what to do with an id that exists, and whether the
 #: callers named the ids.
 PutKey: TypeAlias = tuple[str, str, bool]
+
+#: What is refused of one call, with nothing done, is not refused of those joined with it: a server
+#: may allow less than this client, and a result may have no room.
+REFUSALS = (InvalidInput, StoreFull)
 
 
 def puts_of(
@@ -178,9 +182,39 @@ async def put_fitting(store: Store, puts: Puts) -> Fitting:
         return Fitting(numbers, partly.error if partly.is_unsure else None)
 
 
-def cut_results(codes: U8, many: Sequence[Sequence[object] | np.ndarray]) -> list[Results]:
-    """Return the part of some results that belongs to each batch."""
-    return [Results(codes[part]) for part in _parts(many)]
+async def told_each(asked: Awaitable[U8]) -> list[Result]:
+    """Return the results of single messages of several callers; raises Partly if some failed."""
+    try:
+        return results_of(await asked)
+    except DwellError as error:
+        if not error.each:
+            raise
+        told = [_told([one]) for one in error.each]
+    raise Partly([results_of(one)[0] if isinstance(one, np.ndarray) else one for one in told])
+
+
+async def told_parts(
+    asked: Awaitable[U8], many: Sequence[Sequence[object] | np.ndarray]
+) -> list[Results]:
+    """Return the part of some results that belongs to each batch; raises Partly if some failed."""
+    try:
+        codes = await asked
+        return [Results(codes[part]) for part in _parts(many)]
+    except DwellError as error:
+        if not error.each or len(many) == 1:
+            raise
+        told = [_told(error.each[part]) for part in _parts(many)]
+    raise Partly([Results(one) if isinstance(one, np.ndarray) else one for one in told])
+
+
+def _told(each: Sequence[int | DwellError]) -> U8 | DwellError | None:
+    """Return the results of one caller's messages, or the error; None if they can be run again."""
+    errors = [one for one in each if isinstance(one, DwellError)]
+    if not errors:
+        return np.array(each, np.uint8)
+    if len(errors) == len(each) and all(isinstance(one, REFUSALS) for one in errors):
+        return None
+    return partly_done(each)
 
 
 def _parts(many: Sequence[Puts] | Sequence[Sequence[object] | np.ndarray]) -> Iterator[slice]:

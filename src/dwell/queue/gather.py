@@ -137,8 +137,8 @@ class Gatherer(Generic[K, I, A]):
     ``run(key, items)`` returns one value an item, or an error for its caller. If messages have call
     numbers, it also gets ``calls``, an array with one for each message. Errors of the classes
     ``alone`` belong to one caller: the batch changed nothing, and is run again in halves, until
-    that caller is alone. Any other error, or one of a batch that was done in part, is raised to
-    every caller.
+    that caller is alone. Of a batch that was done in part, ``run`` raises Partly. Any other error
+    is raised to every caller.
     """
 
     def __init__(

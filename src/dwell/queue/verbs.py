@@ -13,21 +13,20 @@ from dwell.batch.batch import Batch
 from dwell.batch.outcome import Outcome
 from dwell.batch.page import Cursor
 from dwell.batch.puts import Puts, check_extra_size
-from dwell.batch.results import Results, results_of
+from dwell.batch.results import Results
 from dwell.errors import (
     ForeignReceipt,
     InvalidInput,
     InvalidTime,
     StoreClosed,
     StoreDamaged,
-    StoreFull,
 )
 from dwell.given import columns, values
 from dwell.given.receipts import given_receipts, joined_receipts, receipt_bytes
 from dwell.given.rows import row_of
 from dwell.given.values import Delay, Due
 from dwell.message import I64, U8, U64, Message, Result, State
-from dwell.queue.bulk import cut_results
+from dwell.queue.bulk import REFUSALS, told_each, told_parts
 from dwell.queue.calling import numbered
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
@@ -58,9 +57,7 @@ class Verbs:
         self._is_open = False
         self._home: Home | None = None
         self._turns = turns = Turns()
-        # What is refused of one call, with nothing done, is not refused of those joined with it: a
-        # server may allow less than this client, and a result may have no room.
-        alone = (InvalidInput, StoreFull)
+        alone = REFUSALS
         self._acks: Gatherer[None, bytes, Result] = Gatherer(self._ack, turns, alone)
         self._dones: Gatherer[None, tuple[bytes, bytes], Result] = Gatherer(
             self._done, turns, alone
@@ -470,30 +467,30 @@ class Verbs:
     # ``calls`` are the call numbers of their messages, for a store that keeps them.
 
     async def _ack(self, key: None, items: Sequence[bytes], **calls: Any) -> list[Result]:
-        return results_of(await self._store.ack(joined_receipts(items), **calls))
+        return await told_each(self._store.ack(joined_receipts(items), **calls))
 
     async def _done(
         self, key: None, items: Sequence[tuple[bytes, bytes]], **calls: Any
     ) -> list[Result]:
         receipts, results = zip(*items, strict=True)
-        return results_of(await self._store.ack(joined_receipts(receipts), results, **calls))
+        return await told_each(self._store.ack(joined_receipts(receipts), results, **calls))
 
     async def _ack_bulk(self, key: None, many: Sequence[U64], **calls: Any) -> list[Results]:
-        return cut_results(await self._store.ack(np.concatenate(many), **calls), many)
+        return await told_parts(self._store.ack(np.concatenate(many), **calls), many)
 
     async def _cancel_bulk(
         self, topic: str, many: Sequence[Sequence[bytes]], **calls: Any
     ) -> list[Results]:
         ids = list(chain.from_iterable(many))
-        return cut_results(await self._store.cancel(topic, ids, **calls), many)
+        return await told_parts(self._store.cancel(topic, ids, **calls), many)
 
     async def _move_bulk(
         self, topic: str, many: Sequence[tuple[Sequence[bytes], I64]], **calls: Any
     ) -> list[Results]:
         ids = list(chain.from_iterable(ids for ids, _ in many))
         due_ms = np.concatenate([due_ms for _, due_ms in many])
-        results = await self._store.reschedule(topic, ids, due_ms, **calls)
-        return cut_results(results, [ids for ids, _ in many])
+        asked = self._store.reschedule(topic, ids, due_ms, **calls)
+        return await told_parts(asked, [ids for ids, _ in many])
 
     async def _release(
         self, how: _Release, items: Sequence[_Released], **calls: Any
@@ -502,7 +499,7 @@ class Verbs:
         many = joined_receipts(receipts), np.array(delays_ms, dtype=np.int64)
         # As a rule it is the same for all: nothing.
         error = errors[0] if len(set(errors)) == 1 else errors
-        return results_of(await self._release_all(*many, error, how, **calls))
+        return await told_each(self._release_all(*many, error, how, **calls))
 
     def _release_all(
         self, receipts: U64, delays_ms: int | I64, errors: Errors, how: _Release, **calls: Any
@@ -514,27 +511,27 @@ class Verbs:
         )
 
     async def _touch(self, lease_ms: int, items: Sequence[bytes]) -> list[Result]:
-        return results_of(await self._store.touch(joined_receipts(items), lease_ms))
+        return await told_each(self._store.touch(joined_receipts(items), lease_ms))
 
     async def _bury(self, how: _Bury, items: Sequence[bytes], **calls: Any) -> list[Result]:
-        return results_of(await self._bury_all(joined_receipts(items), how, **calls))
+        return await told_each(self._bury_all(joined_receipts(items), how, **calls))
 
     def _bury_all(self, receipts: U64, how: _Bury, **calls: Any) -> Awaitable[U8]:
         reason, priority = how
         return self._store.bury(receipts, reason, priority=priority, **calls)
 
     async def _cancel(self, topic: str, items: Sequence[bytes], **calls: Any) -> list[Result]:
-        return results_of(await self._store.cancel(topic, items, **calls))
+        return await told_each(self._store.cancel(topic, items, **calls))
 
     async def _move(
         self, topic: str, items: Sequence[tuple[bytes, int]], **calls: Any
     ) -> list[Result]:
-        return results_of(await self._store.reschedule(topic, *_ids_and_dues(items), **calls))
+        return await told_each(self._store.reschedule(topic, *_ids_and_dues(items), **calls))
 
     async def _kick(
         self, topic: str, items: Sequence[tuple[bytes, int]], **calls: Any
     ) -> list[Result]:
-        return results_of(await self._store.kick(topic, *_ids_and_dues(items), **calls))
+        return await told_each(self._store.kick(topic, *_ids_and_dues(items), **calls))
 
     async def _get(
         self, topic: str, items: Sequence[bytes]

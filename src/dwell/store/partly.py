@@ -1,13 +1,14 @@
-"""A put that was done only in part."""
+"""A verb that was done only in part: a put, or one on existing messages."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from dwell.batch.puts import Put, PutAnswer
 from dwell.batch.results import counts_of
 from dwell.errors import DwellError, ServerUnreachable
-from dwell.message import Result
+from dwell.message import U8, Result
 
 
 class PartlyPut(Exception):
@@ -58,3 +59,40 @@ class PartlyPut(Exception):
 def results_before(error: DwellError) -> Counter[Result]:
     """Return how many messages of a put that an error ended were put all the same."""
     return Counter(error.put_before)
+
+
+class Told:
+    """The results of a verb for the messages of a batch, of which each shard tells a part."""
+
+    def __init__(self, size: int, default: Result) -> None:
+        self.codes: U8 = np.full(size, default, np.uint8)
+        self.errors: dict[int, DwellError] = {}
+
+    def fail(self, places: Sequence[int], error: DwellError) -> None:
+        """Note the error of a call about some messages, the first of which it may have done."""
+        done = [one for one in error.each if not isinstance(one, DwellError)]
+        for at, code in zip(places, done, strict=False):
+            self.codes[at] = code
+        cause = error.each[len(done)] if error.each else error
+        self.errors |= dict.fromkeys(places[len(done) :], cause)
+
+    def answer(self) -> U8:
+        """Return the codes of the results; raises an error if some messages have one."""
+        if not self.errors:
+            return self.codes
+        raise partly_done(
+            [self.errors.get(at, code) for at, code in enumerate(self.codes.tolist())]
+        )
+
+
+def partly_done(each: Sequence[int | DwellError]) -> DwellError:
+    """Return the error for the caller of a batch, from the code or the error of each message."""
+    errors = [one for one in each if isinstance(one, DwellError)]
+    # An unknown outcome matters more than a refusal.
+    error = next((one for one in errors if isinstance(one, ServerUnreachable)), errors[0])
+    if all(one is error for one in each):
+        return error
+    done = len(each) - len(errors)
+    told = type(error)(f"{error}; {done} of the batch were done all the same" if done else error)
+    told.is_partly, told.each = done > 0, each
+    return told

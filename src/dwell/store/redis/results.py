@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dwell.batch.outcome import UNKNOWN, Outcome
+from dwell.errors import DwellError
 from dwell.message import MAX_BODY_BYTES, U8, U64, Result
 from dwell.slices import slices, tuples
+from dwell.store.partly import Told
 from dwell.store.redis.numbers import Group
 from dwell.store.redis.shards import Shards, all_of
 
@@ -18,17 +20,29 @@ _DONE = _STATES.index("done")
 
 
 async def ack_with(shards: Shards, receipts: U64, results: Sequence[bytes | None]) -> U8:
-    """Ack messages with results, a bounded size of them at a time."""
-    codes = np.full(len(receipts), Result.STALE, np.uint8)
-    for start, stop in _parts_of(results, shards.limits.acks):
-        own = results[start:stop]
+    """Ack messages with results, a bounded size of them at a time on each shard.
 
-        def told(part: Sequence[Group], own: Sequence[bytes | None] = own) -> tuple[bytes]:
-            return (packed([one for group in part for one in own[group.start : group.stop]]),)
+    If a shard fails, or refuses a part, the error has what was done.
+    """
+    told, most = Told(len(receipts), Result.STALE), shards.limits.acks
 
-        most = shards.limits.acks
-        codes[start:stop] = await shards.by_receipt("done", receipts[start:stop], most, told)
-    return codes
+    async def ask(places: list[int]) -> None:
+        for start, stop in _parts_of([results[at] for at in places], most):
+            some = places[start:stop]
+
+            def own(part: Sequence[Group], some: list[int] = some) -> tuple[bytes]:
+                its = [at for group in part for at in some[group.start : group.stop]]
+                return (packed([results[at] for at in its]),)
+
+            try:
+                told.codes[some] = await shards.by_receipt("done", receipts[some], most, own)
+            except DwellError as error:
+                told.fail(places[start:], error)
+                return
+
+    groups = shards.groups(receipts).values()
+    await all_of([ask([at for of in some for at in range(of.start, of.stop)]) for some in groups])
+    return told.answer()
 
 
 def packed(results: Sequence[bytes | None]) -> bytes:

@@ -21,6 +21,7 @@ from dwell.errors import (
 )
 from dwell.message import U8, U64, Result
 from dwell.slices import slices, tuples
+from dwell.store.partly import Told
 from dwell.store.redis.agreement import FORMAT, Agreement, Config, drawn
 from dwell.store.redis.engine import Call, Engine
 from dwell.store.redis.limits import USUAL
@@ -345,25 +346,30 @@ class Shards:
         """Run a verb on each shard's receipts, about ``most`` at a time, in sequence.
 
         A call may answer for the first groups only; the others are sent again. ``own`` returns the
-        further arguments for some groups.
+        further arguments for some groups. If a shard fails, the error has what the others did.
         """
-        results = np.full(len(receipts), Result.STALE, np.uint8)
+        told = Told(len(receipts), Result.STALE)
 
         async def ask(shard: int, groups: list[Group]) -> None:
-            for part in parts_of(groups, most):
-                done = 0
-                while done < len(part):
-                    left = part[done:]
-                    texts = [group.text for group in left]
-                    answer = await self.run(shard, verb, *own(left), *texts)
-                    codes, before = np.frombuffer(answer.values[0], np.uint8), 0
-                    while before < len(codes):
-                        group, count = part[done], part[done].stop - part[done].start
-                        results[group.start : group.stop] = codes[before : before + count]
-                        before, done = before + count, done + 1
+            done = 0
+            try:
+                for part in parts_of(groups, most):
+                    stop = done + len(part)
+                    while done < stop:
+                        left = groups[done:stop]
+                        texts = [group.text for group in left]
+                        answer = await self.run(shard, verb, *own(left), *texts)
+                        codes, before = np.frombuffer(answer.values[0], np.uint8), 0
+                        while before < len(codes):
+                            group, count = groups[done], groups[done].stop - groups[done].start
+                            told.codes[group.start : group.stop] = codes[before : before + count]
+                            before, done = before + count, done + 1
+            except DwellError as error:
+                for group in groups[done:]:
+                    told.fail(range(group.start, group.stop), error)
 
         await all_of([ask(shard, groups) for shard, groups in self.groups(receipts).items()])
-        return results
+        return told.answer()
 
     async def by_id(
         self,
@@ -377,28 +383,38 @@ class Shards:
 
         A message with a key is in the shard of its key. A call may answer for the first ids only;
         the others are sent again. ``own`` returns the further arguments for the ids at some places.
-        A message with another version than the given one is unknown.
+        A message with another version than the given one is unknown. If a shard fails, the error
+        has what the others did.
         """
-        results = np.full(len(ids), Result.UNKNOWN, np.uint8)
+        told, away = Told(len(ids), Result.UNKNOWN), dict[int, DwellError]()
 
         async def ask(shard: int, places: list[int]) -> None:
-            for part in slices(places, self.limits.ids):
-                left = part
-                while left:
-                    told = (topic, packed_versions(versions, left), *own(left))
-                    answer = await self.run(shard, verb, *told, *[ids[at] for at in left])
+            done = 0
+            try:
+                # The error of an earlier call stands: no message waits for the shard again.
+                if shard in away:
+                    raise away[shard]
+                while done < len(places):
+                    left = places[done : done + self.limits.ids]
+                    sent = (topic, packed_versions(versions, left), *own(left))
+                    answer = await self.run(shard, verb, *sent, *[ids[at] for at in left])
                     codes = np.frombuffer(answer.values[0], np.uint8)
-                    results[left[: len(codes)]] = codes
-                    left = left[len(codes) :]
+                    told.codes[left[: len(codes)]] = codes
+                    done += len(codes)
+            except DwellError as error:
+                away[shard] = error
+                told.fail(places[done:], error)
 
         homes = [shard_of(id_, self.count) for id_ in ids]
         await all_of([ask(shard, places) for shard, places in shares(homes).items()])
         for step in range(1, self.count):
-            left: list[int] = np.flatnonzero(results == Result.UNKNOWN).tolist()
+            unknown: list[int] = np.flatnonzero(told.codes == Result.UNKNOWN).tolist()
+            # What a shard that failed may have done must not be done to another message.
+            left = [at for at in unknown if at not in told.errors]
             others = [(homes[at] + step) % self.count for at in left]
             parts = shares(others).items()
             await all_of([ask(shard, [left[at] for at in places]) for shard, places in parts])
-        return results
+        return told.answer()
 
     async def everywhere(
         self, ids: Sequence[bytes], ask: Callable[[int, Sequence[bytes]], Awaitable[None]]
