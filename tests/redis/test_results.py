@@ -9,6 +9,7 @@ import dwell
 from dwell import Outcome, Result
 from dwell.errors import InvalidInput, StoreFull
 from dwell.store.redis import store
+from dwell.store.redis.engine import Engine
 from tests.redis.servers import redis_server
 from tests.waiting import PATIENCE_S, until_async
 
@@ -132,6 +133,40 @@ async def test_full_memory_refuses_results_and_no_ack():
             with pytest.raises(StoreFull):
                 await queue.ack(batch[0], result=b"r" * 1000)
             assert set(await queue.ack(batch)) == {Result.ACKED}
+
+
+async def test_acks_that_counted_before_memory_was_full_are_told_so(monkeypatch):
+    """Acks of many callers are joined; their results are too large for one call of the engine."""
+    run, left = Engine.run, 0
+
+    async def filling(engine, shard, name, *own, **large):
+        nonlocal left
+        told = await run(engine, shard, name, *own, **large)
+        if name == "done":
+            left -= 1
+            if left == 0:
+                await engine.ask("CONFIG", "SET", "maxmemory", "1mb")
+        return told
+
+    with redis_server() as server:
+        async with dwell.open(server.url) as queue:
+            await queue.put_many("t", [b"x"] * 12, ids=[f"{n}" for n in range(12)])
+            batch = list(await queue.take("t", 12, lease="1h"))
+            monkeypatch.setattr(Engine, "run", filling)
+            left = 2
+            acks = (queue.ack(message, result=b"r" * 600_000) for message in batch[:8])
+            answers = await asyncio.gather(*acks, return_exceptions=True)
+            assert answers[:2] == [Result.ACKED] * 2
+            assert {type(answer) for answer in answers[2:]} == {StoreFull}
+            states = [(await queue.result("t", message.id)).state for message in batch[:8]]
+            assert states == ["done"] * 2 + ["leased"] * 6
+            # One caller of many messages is told how many of them counted.
+            await queue.store.shards.engine.ask("CONFIG", "SET", "maxmemory", "0")
+            left = 2
+            with pytest.raises(StoreFull, match="; 2 of the batch were done all the same"):
+                await queue.ack(batch[8:], results=[b"r" * 600_000] * 4)
+            assert (await queue.stats()).topics["t"].leased == 8
+            assert set(await queue.ack([*batch[2:8], *batch[10:]])) == {Result.ACKED}
 
 
 @pytest.mark.parametrize("shards", [1, 4])
