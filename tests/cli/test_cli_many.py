@@ -1,11 +1,16 @@
 import io
 import json
 
+import numpy as np
 import pytest
 
+from dwell.batch.puts import PutAnswer
 from dwell.cli.lines import BATCH_LINES, MAX_LINE_BYTES, Line, Reader
 from dwell.clock import RealClock
-from dwell.message import DELAY_LEVELS_MS, MAX_BATCH_BYTES, MAX_BODY_BYTES
+from dwell.errors import StoreFull
+from dwell.message import DELAY_LEVELS_MS, MAX_BATCH_BYTES, MAX_BODY_BYTES, Result
+from dwell.store.partly import PartlyPut
+from dwell.threads.sync import SyncQueue
 
 DUE_MS = 4_000_000_000_000
 
@@ -179,6 +184,17 @@ def test_a_refused_batch_says_how_many_were_put_before(cli):
     assert done.stdout == "1 created, 0 kept, 0 replaced\n"
     assert done.stderr.startswith("TopicFull: ")
     assert done.stderr.endswith("(after 1 message)\n")
+
+
+def test_what_a_failed_batch_has_put_all_the_same_is_counted(cli, monkeypatch):
+    def failed(*_):
+        numbers = np.arange(3)
+        answer = PutAnswer(["a", "b", "c"], np.full(3, Result.CREATED, np.uint8), numbers)
+        raise PartlyPut(StoreFull("no room"), answer, numbers >= 2).told()
+
+    monkeypatch.setattr(SyncQueue, "put_rows", failed)
+    done = cli.run("--json", "put", "t", "--many", "-", stdin=lines(*[{"body": 1}] * 3), code=3)
+    assert json.loads(done.stdout)["created"] == 2
 
 
 def test_progress_is_for_terminals_and_stands_on_standard_error(cli, tmp_path):

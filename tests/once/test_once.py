@@ -106,6 +106,22 @@ def test_an_error_takes_the_mark_back(connect):
     assert pay(connect(), message())
 
 
+def test_a_block_that_commits_and_then_fails_is_done_again(connect, caplog):
+    """Otherwise what it had not done yet would never be done."""
+    for is_last in (False, True):
+        connection = connect()
+        with contextlib.suppress(ZeroDivisionError), once(message(), connection) as is_first:
+            assert is_first
+            connection.cursor().execute("UPDATE accounts SET balance = balance + 1")
+            connection.commit()
+            connection.cursor().execute("UPDATE accounts SET balance = balance + 10")
+            if not is_last:
+                raise ZeroDivisionError
+        assert balance(connect()) == (12 if is_last else 1)
+    assert not pay(connect(), message())
+    assert caplog.text.count("committed its transaction and then failed") == 1
+
+
 def test_what_cannot_be_committed_does_not_fail_the_next(connect, database):
     """A foreign key that is checked at the commit."""
     connection = connect()
@@ -251,6 +267,20 @@ def test_a_token_that_another_has_is_waited_for_by_a_retry(client):
             once_on_redis(message(), client),
         ):
             pass
+
+
+def test_a_token_that_the_client_sets_twice_is_its_own(client, monkeypatch):
+    """It repeats commands whose answer was lost."""
+    send = client.set
+
+    def twice(*args, **words):
+        send(*args, **words)
+        return send(*args, **words)
+
+    monkeypatch.setattr(client, "set", twice)
+    for expected in (True, False):
+        with once_on_redis(message(), client) as is_first:
+            assert is_first is expected
 
 
 def test_topics_and_ids_with_colons_have_tokens_of_their_own(client):

@@ -92,3 +92,16 @@ async def test_a_take_spends_as_much_as_it_takes(kind: str) -> None:
             clock.advance(span_ms)
             took = [len(await queue.take("t", some)) for some in (4, 100, 100)]
             assert took == [4, most - 4, 0]
+
+
+async def test_a_topic_may_be_deleted_while_its_rate_holds_it_back() -> None:
+    clock = SimulatedClock()
+    async with Queue(MemoryStore(clock)) as queue:
+        await queue.configure("t", rate=1, remember_ms=0)
+        await queue.put_many("t", [b"x"] * 3)
+        (message,) = await queue.take("t")
+        assert len(await queue.take("t", 3)) == 0
+        await queue.ack(message)
+        await queue.delete_topic("t")
+        clock.advance(10_000)
+        await queue.store.tick(clock.now_ms())

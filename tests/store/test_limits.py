@@ -4,17 +4,20 @@ import asyncio
 import errno
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreError, StoreFailed, StoreFull
-from dwell.message import Result
+from dwell.message import Result, State
 from dwell.queue import Queue
 from dwell.store.embedded import EmbeddedStore
+from dwell.store.embedded import store as store_of_folders
 from dwell.store.embedded.disk import Disk
 from dwell.store.embedded.limits import Limits
+from dwell.store.embedded.sweeping import paged
 from dwell.testing.faults import FaultyDisk
 
 SEGMENT_BYTES = 64 * 1024
@@ -394,3 +397,27 @@ async def test_upkeep_that_fails_oddly_does_not_keep_the_folder(tmp_path: Path) 
         await queue.close()
     async with Queue(EmbeddedStore(tmp_path / "store")) as queue:
         assert (await queue.stats()).topics["t"].ready == 0
+
+
+async def test_a_scan_of_a_topic_that_is_deleted_meanwhile_shows_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = {"idle_names": 1, "sweep_every": 1, "block_events": 1, "block_parts": 1}
+    async with queue_on(FaultyDisk(), **small) as queue:
+        store = embedded(queue)
+        topics = store.core.machine.topics
+        await queue.put("mine", b"x", id="a", delay="1h")
+        await queue.cancel("mine", "a")
+        number = topics.find("mine")
+
+        async def after_others(*given: Any) -> Any:
+            await queue.delete_topic("mine")
+            for at in range(100):
+                await queue.put(f"other-{at}", b"secret", delay="1h")
+                await store.tick(store.clock.now_ms())
+                if topics.find(f"other-{at}") == number:
+                    return await paged(*given)
+            raise AssertionError(f"nobody got the number {number}")
+
+        monkeypatch.setattr(store_of_folders, "paged", after_others)
+        assert len((await queue.scan("mine", State.DELAYED)).messages) == 0

@@ -19,7 +19,7 @@ from dwell.cli.output import Output
 from dwell.cli.session import Session
 from dwell.cli.texts import count_text
 from dwell.clock import RealClock
-from dwell.errors import IdExists, InvalidInput, TopicFull
+from dwell.errors import DwellError, IdExists, InvalidInput, TopicFull
 from dwell.message import Result
 from dwell.threads.sync import SyncQueue
 from dwell.wire.rows import Line
@@ -75,7 +75,10 @@ def _put_batch(
     for _, rows in groupby(batch, key=lambda row: row.id == b""):
         try:
             answer = queue.put_rows(topic, list(rows), on_conflict, now_ms)
-        except (IdExists, TopicFull) as error:
+        except DwellError as error:
+            counts.update(error.put_before)
+            if not isinstance(error, IdExists | TopicFull):
+                raise
             raise type(error)(f"{error} (after {count_text(counts.total(), 'message')})") from None
         counts.update(put.result for put in answer)
 

@@ -5,6 +5,7 @@ SQLite since 3.24 and PostgreSQL since 9.5.
 """
 
 import contextlib
+import logging
 import re
 import sys
 import time
@@ -13,6 +14,8 @@ from typing import Any
 
 from dwell.errors import DwellError, InvalidInput
 from dwell.message import Message
+
+_log = logging.getLogger(__name__)
 
 #: The table of the marks, if no other is named.
 TABLE = "dwell_once"
@@ -45,12 +48,14 @@ def once(
     should do nothing. An error in the block rolls the transaction back, with the mark, and is
     raised. Another delivery that is under way is waited for, as long as the database waits for its
     row. ``key`` is what may be done only once, such as an order; without it that is the id of the
-    message, for ever. Raises InvalidInput for a connection that commits each statement, and
+    message, for ever. A block must not commit: if it does, and fails then, it is done again. Raises
+    InvalidInput for a connection that commits each statement, and
     TransactionLost if the block rolled its transaction back. If the database has aborted it because
     of an error that the block did not raise, the error of the driver is raised.
     """
     name, place = _checked(table), _place(connection)
     values = (message.topic, message.id if key is None else key, time.time_ns() // 1_000_000)
+    marked = 0
     try:
         marked = _execute(
             connection,
@@ -68,7 +73,27 @@ def once(
         connection.commit()
     except BaseException:
         connection.rollback()
+        if marked == 1:
+            _unmark(connection, name, place, values)
         raise
+
+
+def _unmark(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> None:
+    """Remove a mark that the block has committed before it failed, so that the rest is done.
+
+    Another delivery may have marked the message since, with another time.
+    """
+    where = f"topic = {place} AND id = {place} AND done_ms = {place}"
+    # Of a connection that is lost, what it did not commit is lost as well.
+    with contextlib.suppress(Exception):
+        if _execute(connection, f"DELETE FROM {table} WHERE {where}", values) == 1:
+            _log.warning(
+                "%s: a block committed its transaction and then failed, so what it has committed "
+                "may be done again for %r",
+                table,
+                values[1],
+            )
+        connection.commit()
 
 
 def _is_marked(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> bool:

@@ -65,7 +65,8 @@ def once_on_redis(
     name = f"{prefix}:{quote(message.topic, safe='')}:{message.id if key is None else key}"
     token = secrets.token_hex(16).encode()
     found = client.set(name, token, nx=True, px=holds_ms, get=True)
-    if found is not None:
+    # The client may have repeated a SET whose answer was lost.
+    if found is not None and _bytes(found) != token:
         if _bytes(found) != _DONE:
             running = StillRunning(f"message: {name!r:.80} is handled by another delivery now")
             running.delay_ms = min(max(client.pttl(name), 1), _AGAIN_MS)

@@ -642,6 +642,7 @@ class EmbeddedStore(Counting):
             return Page(Batch.empty(receipts=False), None)
         fit = of_state(self._table, number, state)
         rows, last = await paged(self._table, fit, cursor, limit, self.core.limits)
+        rows = rows if self._machine.topics.find(topic) == number else _NO_ROWS  # deleted since
         versions = versions_of(self._table, rows)
         batch, are_whole, _ = await read(self.core, rows, receipts=False)
         return Page(batch, last, versions[are_whole])
@@ -764,7 +765,7 @@ class EmbeddedStore(Counting):
 
     def _done(self, calls: U64 | None, now_ms: int, count: int) -> U8:
         """Return the earlier result of each call, 0 without one."""
-        found = None if calls is None else self._machine.calls.find(calls, now_ms)
+        found = self._machine.calls.find(calls, now_ms) if calls is not None else None
         return np.zeros(count, dtype=np.uint8) if found is None else found.results
 
     async def _answer(self, good: np.ndarray, yes: Result, no: Result) -> U8:

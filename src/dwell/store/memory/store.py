@@ -331,11 +331,13 @@ class MemoryStore(Reading):
         while (row := self._deadlines.pop(now_ms)) is not None:
             self._come_due(row, now_ms)
         for name in self._allowances.come(now_ms):
-            self._note_short(self.topics[name], now_ms)
-            self._woken[name] += self.ready(name)
+            # A topic may have been deleted since.
+            if (topic := self.topics.get(name)) is not None:
+                self._note_short(topic, now_ms)
+                self._woken[name] += self.ready(name)
         while self._memories and self._memories[0][0] <= now_ms:
-            until_ms, topic, id_ = heapq.heappop(self._memories)
-            self.topics[topic].forget(id_, until_ms)
+            until_ms, name, id_ = heapq.heappop(self._memories)
+            self.topics[name].forget(id_, until_ms)
         self._announce()
 
     def _turn_back(self, now_ms: int) -> None:
