@@ -60,8 +60,9 @@ class SimulatedRows:
         """Delete rows; when the connection is cut nobody knows whether they are."""
         table = self._table
         await self._answer()
-        for seq, id_ in places:
-            if seq in table.rows and table.rows[seq][1] == id_:
+        for seq, *rest in places:
+            row = table.rows.get(seq)
+            if row is not None and [*row[1:3], row[4]] == rest:
                 del table.rows[seq]
         table.unlock(self)
         await self._answer()
