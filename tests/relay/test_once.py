@@ -11,11 +11,14 @@ from bench.brokers import kafka_server
 from dwell.clock import RealClock
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.queue import Queue
+from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.dead import DeadLetters
 from dwell.relay.house import QueueSink
 from dwell.relay.kafka.once import OnceKafkaSink
 from dwell.relay.outlet import OnceOutlet, Way
 from dwell.relay.record import Refusal
+from dwell.relay.relay import Plan, Relay
+from dwell.relay.rules import Rules
 from dwell.relay.sent import Owner, decoded, encoded, name_of, names_of
 from dwell.relay.tally import Tally
 from dwell.store.memory import MemoryStore
@@ -178,6 +181,82 @@ async def test_a_lane_is_entered_anew_for_a_store_in_place_of_a_lost_one(redis_u
         assert sink.sent == [b"0", b"1"]
         assert sink.entered == stores
         assert len(set(stores)) == 2
+
+
+class Quiet:
+    """A source with lanes and without records."""
+
+    has_lanes = True
+
+    async def open(self, lanes):
+        """Nothing to connect to."""
+
+    async def read(self, limit):
+        await asyncio.sleep(0.01)
+        return []
+
+    async def close(self):
+        """Nothing to release."""
+
+    def is_committed(self, lane, origin):
+        return True
+
+
+class Slow(Keeping):
+    """A sink whose first batch fails when it is told to; it says who came and went."""
+
+    def __init__(self):
+        super().__init__()
+        self.told, self.may_end = [], asyncio.Event()
+
+    async def open(self):
+        """Nothing to connect to."""
+
+    async def close(self):
+        """Nothing to release."""
+
+    async def send(self, records):
+        raise NotImplementedError
+
+    async def enter(self, lane, store):
+        self.told.append(f"{lane} is entered")
+        return await super().enter(lane, store)
+
+    async def send_once(self, lane, records, names):
+        if lane == "slow" and not self.may_end.is_set():
+            self.told.append("slow sends")
+            await self.may_end.wait()
+            raise BrokerUnreachable("timed out")
+        return await super().send_once(lane, records, names)
+
+    async def leave(self, lane):
+        self.told.append(f"{lane} is left")
+
+
+async def test_a_lane_that_comes_back_is_entered_when_it_was_left():
+    """The source waits for some time only until a lane that it gives away is closed."""
+    async with Queue(MemoryStore(RealClock())) as queue:
+        sink, stopping = Slow(), asyncio.Event()
+        ends = {"source": Quiet(), "sink": sink, "letters": QueueSink(queue)}
+        relay = Relay(queue, Plan(hold="h"), Rules(to="out"), **ends)
+        running = asyncio.create_task(relay.run(stopping))
+        await until_async(lambda: relay.why_not_ready() is None)
+        await queue.put("h.slow", b"1", headers={"dwell-to": "out"})
+        await relay.open(["slow"])
+        await until_async(lambda: "slow sends" in sink.told)
+        closing = asyncio.create_task(relay.close(["slow"]))
+        await until_async(lambda: relay.tally.lanes == 0)
+        for lane in ("slow", "other"):
+            await queue.put(f"h.{lane}", b"2", headers={"dwell-to": "out"})
+        await relay.open(["slow", "other"])
+        await until_async(lambda: sink.sent == [b"2"])
+        sink.may_end.set()
+        await until_async(lambda: len(sink.sent) == 3)
+        await closing
+        stopping.set()
+        await running
+        told = [one for one in sink.told if one.startswith("slow is")]
+        assert told == ["slow is entered", "slow is left"] * 2
 
 
 async def test_what_is_not_committed_holds_up_no_other():

@@ -76,7 +76,7 @@ class Relay:
         self._is_stopping = False
         self._holds: dict[str, str] = {}
         self._ways: dict[str, tuple[Outlet, asyncio.Task[None]]] = {}
-        #: The outlets of lost lanes that have not ended; the lane's next outlet waits for them.
+        #: The outlets of closed lanes, which may not have ended; the next one of a lane waits.
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._ended: asyncio.Future[None] | None = None
         self._intake: Intake | None = None
@@ -173,13 +173,13 @@ class Relay:
 
     async def close(self, lanes: Sequence[str], *, is_lost: bool = False) -> None:
         """End with lanes: records read from them are held, and messages taken are sent."""
+        # The source does not wait for ever, and may open a lane again before this is done with it.
+        ways = {lane: self._ways.pop(lane) for lane in lanes if lane in self._ways}
+        self._ending |= {lane: task for lane, (_, task) in ways.items()}
+        self.tally.lanes = len(self._ways)
         if self._intake is not None and not is_lost:
             with contextlib.suppress(DwellError):
                 await self._intake.idle()
-        ways = {lane: self._ways.pop(lane) for lane in lanes if lane in self._ways}
-        self.tally.lanes = len(self._ways)
-        if is_lost:
-            self._ending |= {lane: task for lane, (_, task) in ways.items()}
         for outlet, _ in ways.values():
             outlet.stop()
         if ways and not is_lost:
