@@ -165,6 +165,19 @@ print(backend.get_result(other).return_value)
     assert site.run(code) == "42"
 
 
+def test_a_program_enqueues_after_a_worker_in_it_has_ended(site_at, server_url):
+    site = site_at(server_url, prefix=f"{uuid.uuid4().hex}.")
+    code = """
+from django.core.management import call_command
+ids = []
+for first in (1, 2):
+    ids.append(tasks.add.enqueue(first, y=20).id)
+    call_command("dwell_worker", burst=True)
+print(*[backend.get_result(id).return_value for id in ids])
+"""
+    assert site.run(code) == "21 22"
+
+
 @BOTH
 def test_a_task_is_put_when_its_transaction_commits(site_at, tmp_path):
     site = site_at(f"{tmp_path}/store", on_commit=True)

@@ -6,7 +6,7 @@ import msgspec
 from django.db import close_old_connections
 
 from dwell.django.backend import DwellBackend
-from dwell.django.opened import lend
+from dwell.django.opened import lend, take_back
 from dwell.django.records import Record, failure_of, failure_text, moment, now_ms, record_of
 from dwell.django.tasks import (
     TaskContext,
@@ -60,6 +60,11 @@ class Executor:
         finally:
             close_old_connections()
         return self._done(message, record, value)
+
+    def end(self) -> None:
+        """Leave the queue of the worker, which has ended."""
+        settings = self._backend.settings
+        take_back(settings["url"], settings["store"])
 
     def _check_in_time(self, message: Message, record: Record) -> None:
         """Fail a task that took too long before, and did not end; its earlier run may go on."""

@@ -18,12 +18,19 @@ class _Opened:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._queues: dict[tuple[str, str], SyncQueue] = {}
+        #: The queues of workers that run, which end with them.
+        self._lent: dict[tuple[str, str], SyncQueue] = {}
 
     def lend(self, url: str, options: dict[str, Any], queue: SyncQueue) -> None:
-        self._queues[_key(url, options)] = queue
+        self._lent[_key(url, options)] = queue
+
+    def take_back(self, url: str, options: dict[str, Any]) -> None:
+        self._lent.pop(_key(url, options), None)
 
     def get(self, url: str, options: dict[str, Any]) -> SyncQueue:
         key = _key(url, options)
+        if (lent := self._lent.get(key)) is not None:
+            return lent
         with self._lock:
             queue = self._queues.get(key)
             if queue is None:
@@ -46,3 +53,8 @@ def opened(url: str, options: dict[str, Any]) -> SyncQueue:
 def lend(url: str, options: dict[str, Any], queue: SyncQueue) -> None:
     """Use a queue that is already open in this process, as a folder cannot be opened twice."""
     _opened.lend(url, options, queue)
+
+
+def take_back(url: str, options: dict[str, Any]) -> None:
+    """End the use of a queue that was lent: a worker closes its own."""
+    _opened.take_back(url, options)

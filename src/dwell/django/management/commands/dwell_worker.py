@@ -57,6 +57,7 @@ class Command(BaseCommand):
         owner = f"{socket.gethostname()}:{os.getpid()}"
         store = open_queue(settings["url"], **settings["store"]).store
         worker = Worker(Queue(store), owner=owner)
+        executor = Executor(backend, worker, owner)
         worker.on(
             topics,
             concurrency=options["concurrency"],
@@ -64,5 +65,8 @@ class Command(BaseCommand):
             retry=settings["retry"],
             timeout=settings["timeout"],
             results=True,
-        )(Executor(backend, worker, owner))
-        worker.run(burst=options["burst"], http=options["http"])
+        )(executor)
+        try:
+            worker.run(burst=options["burst"], http=options["http"])
+        finally:
+            executor.end()
