@@ -998,3 +998,36 @@ async def test_what_is_kept_in_no_folder_cannot_be_copied(tmp_path):
         with pytest.raises(dwell.InvalidInput, match="not kept in a folder"):
             await queue.store.backup(tmp_path / "copy")
         assert list(tmp_path.iterdir()) == []
+
+
+class SetClock(RealClock):
+    """A clock that can be set."""
+
+    ahead_ms = 0
+
+    def now_ms(self):
+        return super().now_ms() + self.ahead_ms
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+@pytest.mark.parametrize("is_refused_first", [False, True])
+async def test_delays_count_by_a_clock_that_was_set_since_the_last_answer(
+    step_ms, is_refused_first, monkeypatch
+):
+    monkeypatch.setitem(problems.RETRY_AFTER_S, 503, 0)
+    clock = SetClock()
+    async with served(MemoryStore(clock)) as server, dwell.open(server.url) as queue:
+        given_ms = clock.now_ms() + 86_400_000
+        await queue.put("warm", "x")
+        clock.ahead_ms = step_ms
+        server.service.is_draining = is_refused_first
+        putting = asyncio.ensure_future(queue.put("t", "x", id="a", delay="10m", ttl="30m"))
+        await asyncio.sleep(0.05)
+        server.service.is_draining = False
+        await putting
+        await queue.put("t", "x", id="given", due=given_ms)
+        counted, given = await server.queue.get("t", ["a", "given"])
+        now_ms = clock.now_ms()
+        assert abs(counted.due_ms - now_ms - 600_000) < 60_000
+        assert abs(counted.expires_ms - now_ms - 1_800_000) < 60_000
+        assert given.due_ms == given_ms

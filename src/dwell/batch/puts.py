@@ -102,8 +102,8 @@ class Puts:
     def count_anew(self, later_ms: int) -> None:
         """Shift the values that were counted from an earlier now."""
         if self.counted is not None:
-            self.due_ms += later_ms * (self.counted & DUE_COUNTED > 0)
-            self.expires_ms += later_ms * (self.counted & EXPIRY_COUNTED > 0)
+            self.due_ms = self.due_ms + later_ms * (self.counted & DUE_COUNTED > 0)
+            self.expires_ms = self.expires_ms + later_ms * (self.counted & EXPIRY_COUNTED > 0)
 
     def __len__(self) -> int:
         return len(self.bodies)

@@ -168,9 +168,12 @@ class Connection:
         pauses = Pauses(self._retries)
         # Since when it may have been done, unless a repeat changes nothing.
         unsure_s: float | None = None
+        began_ms = self._clock.now_ms()
+        began_s = sent_s = elapsed_s()
         while True:
-            sent_s = elapsed_s()
-            most_s = math.inf if unsure_s is None else max(unsure_s + _KNOWN_S - sent_s, 0.001)
+            # By the clock that its delays were counted by: an answer to an earlier send may set it.
+            headers["dwell-now-ms"] = str(began_ms + int((sent_s - began_s) * 1000))
+            most_s = math.inf if unsure_s is None else unsure_s + _KNOWN_S - sent_s
             try:
                 answer = await self._once(method, path, data, headers, wait_s, most_s)
             except AccessDenied as error:
@@ -188,7 +191,8 @@ class Connection:
                 number += is_take
                 headers[CALL_HEADER] = f"{number:x}{AGAIN_MARK}"
             await asyncio.sleep(pause_s)
-            if unsure_s is not None and elapsed_s() >= unsure_s + _KNOWN_S:
+            sent_s = elapsed_s()
+            if unsure_s is not None and sent_s >= unsure_s + _KNOWN_S:
                 raise _unsure(answer.error)
 
     async def chunks(self, path: str) -> AsyncIterator[bytes]:
@@ -233,7 +237,6 @@ class Connection:
             sock_connect=min(_CONNECT_S, self._timeout_s),
         )
         asked_at = elapsed_s()
-        headers["dwell-now-ms"] = str(self._clock.now_ms())
         try:
             async with session.request(
                 method,

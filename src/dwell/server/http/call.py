@@ -71,6 +71,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _BEARER = "bearer "
 _OTHER_SITES = ("cross-site", "same-site")
 _MOST_DIGITS = 18
+#: A clock that differs by more from a caller's estimate was set since.
+_SET_MS = 500
 _CALL = CALL_HEADER.encode()
 _NOW = b"dwell-now-ms"
 
@@ -147,6 +149,7 @@ class Call:
     __slots__ = (
         "_allowed",
         "_body",
+        "_came_ms",
         "_has_look",
         "_in_flight",
         "_is_counted",
@@ -178,6 +181,7 @@ class Call:
         self.waits = waits
         self.endpoint, self.path, self.query_text = route
         self.headers = headers
+        self._came_ms = service.queue.clock.now_ms()
         self.delivery = delivery
         self.taken: Batch | None = None
         self.token = ""
@@ -501,6 +505,16 @@ class Call:
             return due_ms
         now_ms = self.queue.clock.now_ms()
         return np.where((due_ms > now_ms) & (due_ms <= self.their_ms), now_ms, due_ms)
+
+    @property
+    def set_ms(self) -> int:
+        """How far the server's clock was set since its last answer to the caller; 0 if it was not.
+
+        What the caller has counted from its estimate of the server's time is off by that.
+        """
+        theirs_ms = self.their_ms
+        set_ms = self._came_ms - theirs_ms if theirs_ms else 0
+        return set_ms if abs(set_ms) > _SET_MS else 0
 
     @property
     def their_ms(self) -> int:

@@ -102,6 +102,10 @@ async def puts_of_columns(call: Call, topic: str, given: PutColumns) -> Puts:
     puts = await _puts_of(topic, given, call.queue.clock.now_ms())
     call.service.check_body(int(sizes_of(puts.bodies).max(initial=0)))
     if puts.counted is not None:
+        if set_ms := call.set_ms:
+            puts.count_anew(set_ms)
+            _check_moments(puts, call.queue.clock.now_ms())
+            return puts
         # A due that was given stays as it is, whatever time it is by the caller's clock.
         is_counted = (puts.counted & DUE_COUNTED) > 0
         puts.due_ms = np.where(is_counted, call.reached(puts.due_ms), puts.due_ms)
@@ -123,10 +127,8 @@ async def _puts_of(topic: str, given: PutColumns, now_ms: int) -> Puts:
         name: unpacked(getattr(given, name), size, dtype, name)
         for name, dtype in PUT_ARRAYS.items()
     }
-    _check_times(numbers["due_ms"], now_ms, "due_ms")
-    _check_times(numbers["expires_ms"], now_ms, "expires_ms")
     _check_leases(numbers["lease_ms"])
-    return Puts(
+    puts = Puts(
         topic=topic,
         bodies=bodies,
         ids=None if given.ids is None else _own_ids(given.ids, size),
@@ -135,6 +137,13 @@ async def _puts_of(topic: str, given: PutColumns, now_ms: int) -> Puts:
         versions=_checked_versions(given.versions, size),
         **numbers,
     )
+    _check_moments(puts, now_ms)
+    return puts
+
+
+def _check_moments(puts: Puts, now_ms: int) -> None:
+    _check_times(puts.due_ms, now_ms, "due_ms")
+    _check_times(puts.expires_ms, now_ms, "expires_ms")
 
 
 def _checked_counted(counted: bytes | int, size: int) -> U8:
