@@ -4,7 +4,7 @@ import pytest
 
 import dwell
 from dwell import Result, Then
-from dwell.errors import Forbidden, ServerDraining, StoreFull, TopicFull
+from dwell.errors import Forbidden, InvalidInput, ServerDraining, StoreFull, TopicFull
 from tests.http.grants import tokens_of
 from tests.http.served import served
 from tests.http.test_http_results import asked, taken
@@ -24,6 +24,19 @@ async def test_client_acks_with_a_follow_up(server):
         with pytest.raises(TopicFull):
             await queue.ack(held["2"], then=Then("full", b""))
         assert (await queue.result("t", "2")).state == "leased"
+
+
+async def test_a_follow_up_needs_another_id_than_its_own_message():
+    """The id exists until the ack, which would keep the follow-up out."""
+    async with dwell.open("memory:") as queue:
+        await queue.put("t", "x", id="a")
+        (message,) = await queue.take("t")
+        with pytest.raises(InvalidInput, match=r"then\.id: got 'a', expected none of its own"):
+            await queue.ack(message, then=Then("t", "x", id="a"))
+        assert await queue.ack(message, then=Then("u", "x", id="a")) is Result.ACKED
+        (message,) = await queue.take("u")
+        assert await queue.ack(message, then=Then("u", "x")) is Result.ACKED
+        assert (await queue.stats()).topics["u"].ready == 1
 
 
 async def test_plain_json(server):

@@ -104,10 +104,11 @@ class Verbs:
         returns it; it is bytes, text, or any value that JSON can encode, of 1 MiB at most.
 
         ``then`` is a message to be put in the same step as the ack of a single one, exactly if the
-        ack counts: ``then=Then("next", body, delay="1h")``. An id that exists is kept. If its topic
-        is full and refuses it, TopicFull is raised and nothing is done; on a Redis with several
-        shards an id or key of another shard raises InvalidInput. Raises InvalidReceipt,
-        ForeignReceipt, BatchTooLarge, and InvalidBody for a result.
+        ack counts: ``then=Then("next", body, delay="1h")``. An id that exists is kept, and that of
+        the message itself, in its topic, raises InvalidInput. If its topic is full and refuses it,
+        TopicFull is raised and nothing is done; on a Redis with several shards an id or key of
+        another shard raises InvalidInput. Raises InvalidReceipt, ForeignReceipt, BatchTooLarge, and
+        InvalidBody for a result.
         """
         if isinstance(what, Message | str):
             if results is not None:
@@ -146,6 +147,9 @@ class Verbs:
         now_ms = self._store.clock.now_ms()
         row = row_of(body, now_ms, levels_ms, "then.{}".format, **then.options)
         check_extra_size(len(row.extra))
+        if isinstance(what, Message) and (what.topic, what.id.encode()) == (topic, row.id):
+            # It would be kept out by the message that is acked, and the chain end without a word.
+            raise InvalidInput(f"then.id: got {what.id!r:.80}, expected none of its own message")
         puts = Puts.of_rows(topic, [row])
         return (await self.ack_puts(receipts, results, puts))[0]
 
