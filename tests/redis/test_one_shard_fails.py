@@ -12,7 +12,7 @@ import dwell
 from dwell import Result
 from dwell.errors import InvalidInput, ServerUnreachable
 from dwell.message import encode_extra
-from dwell.store.redis import RedisStore
+from dwell.store.redis import RedisStore, shards
 from dwell.store.redis.engine import Engine
 from dwell.store.redis.putting import shard_for
 from tests.http.between import Between, between
@@ -318,6 +318,27 @@ async def test_who_calls_for_one_message_is_told_of_it_alone():
                 assert isinstance(answer, ServerUnreachable)
             else:
                 assert answer is VERBS[verb][0]
+
+
+async def test_who_calls_for_one_message_does_not_wait_for_a_shard_that_is_late(monkeypatch):
+    async with opened(timeout=25) as case:
+        ids, asks = await askers(case)
+        monkeypatch.setattr(shards, "_LATE", 0.001)
+        case.wire.break_("cut", None, only(1))
+        # Calls that come before it is late may be joined with others, and wait.
+        first = asyncio.ensure_future(case.queue.cancel("none", ids_of(1, 1)[0]))
+        await until_async(lambda: 1 in case.store.shards.away)
+        calls = {
+            (verb, id_): asyncio.ensure_future(asks[verb](id_)) for verb in VERBS for id_ in ids
+        }
+        away = [task for (_, id_), task in calls.items() if id_ in ids_of(1, 5)]
+        await asyncio.gather(*(task for task in calls.values() if task not in away))
+        assert not any(task.done() for task in away)
+        monkeypatch.setattr(shards, "_LATE", 1)
+        case.wire.break_("pass")
+        await asyncio.gather(first, *away)
+        assert all(task.result() is VERBS[verb][0] for (verb, _), task in calls.items())
+        await until_async(lambda: not case.store.shards.away)
 
 
 async def test_who_calls_for_many_messages_is_told_of_them_alone():

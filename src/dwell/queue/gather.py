@@ -138,7 +138,7 @@ class Gatherer(Generic[K, I, A]):
     numbers, it also gets ``calls``, an array with one for each message. Errors of the classes
     ``alone`` belong to one caller: the batch changed nothing, and is run again in halves, until
     that caller is alone. Of a batch that was done in part, ``run`` raises Partly. Any other error
-    is raised to every caller.
+    is raised to every caller. Calls for which ``away_of`` returns different numbers are not joined.
     """
 
     def __init__(
@@ -146,10 +146,12 @@ class Gatherer(Generic[K, I, A]):
         run: Callable[..., Awaitable[Sequence[Any]]],
         turns: Turns,
         alone: tuple[type[DwellError], ...] = (),
+        away_of: Callable[[I], int] = lambda _: 0,
     ) -> None:
         self._run = run
         self._alone = alone
-        self._rounds: Rounds[K, _Part[I, A]] = Rounds(self._do, _lose, turns)
+        self._away_of = away_of
+        self._rounds: Rounds[tuple[K, int], _Part[I, A]] = Rounds(self._do, _lose, turns)
         self._home: Home | None = None
 
     def open(self, home: Home, most: int) -> None:
@@ -173,14 +175,15 @@ class Gatherer(Generic[K, I, A]):
         calls = 0 if calling is None else calling.numbers(count)
         # A repeat must not be in one batch with the request that it repeats.
         is_alone = calling is not None and calling.is_again
-        self._rounds.add(key, (item, future, count, calls), count, size_bytes, is_alone=is_alone)
+        part = (item, future, count, calls)
+        self._rounds.add((key, self._away_of(item)), part, count, size_bytes, is_alone=is_alone)
         return future
 
-    async def _do(self, key: K, parts: Sequence[_Part[I, A]]) -> None:
+    async def _do(self, where: tuple[K, int], parts: Sequence[_Part[I, A]]) -> None:
         # Leaves out calls that were cancelled before the batch started.
         live = [part for part in parts if not part[1].done()]
         if live:
-            await self._answer(key, live)
+            await self._answer(where[0], live)
 
     async def _answer(self, key: K, parts: Sequence[_Part[I, A]]) -> None:
         items, futures, counts, calls = zip(*parts, strict=True)

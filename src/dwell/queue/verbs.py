@@ -57,19 +57,34 @@ class Verbs:
         self._is_open = False
         self._home: Home | None = None
         self._turns = turns = Turns()
-        alone = REFUSALS
-        self._acks: Gatherer[None, bytes, Result] = Gatherer(self._ack, turns, alone)
+        alone, of_receipt, of_id = REFUSALS, store.away_of_receipt, store.away_of_id
+
+        def of_first(item: tuple[bytes, object] | _Released) -> int:
+            return of_receipt(item[0])
+
+        def of_first_id(item: tuple[bytes, int]) -> int:
+            return of_id(item[0])
+
+        self._acks: Gatherer[None, bytes, Result] = Gatherer(self._ack, turns, alone, of_receipt)
         self._dones: Gatherer[None, tuple[bytes, bytes], Result] = Gatherer(
-            self._done, turns, alone
+            self._done, turns, alone, of_first
         )
         self._releases: Gatherer[_Release, _Released, Result] = Gatherer(
-            self._release, turns, alone
+            self._release, turns, alone, of_first
         )
-        self._touches: Gatherer[int, bytes, Result] = Gatherer(self._touch, turns, alone)
-        self._burials: Gatherer[_Bury, bytes, Result] = Gatherer(self._bury, turns, alone)
-        self._cancels: Gatherer[str, bytes, Result] = Gatherer(self._cancel, turns, alone)
-        self._moves: Gatherer[str, tuple[bytes, int], Result] = Gatherer(self._move, turns, alone)
-        self._kicks: Gatherer[str, tuple[bytes, int], Result] = Gatherer(self._kick, turns, alone)
+        self._touches: Gatherer[int, bytes, Result] = Gatherer(
+            self._touch, turns, alone, of_receipt
+        )
+        self._burials: Gatherer[_Bury, bytes, Result] = Gatherer(
+            self._bury, turns, alone, of_receipt
+        )
+        self._cancels: Gatherer[str, bytes, Result] = Gatherer(self._cancel, turns, alone, of_id)
+        self._moves: Gatherer[str, tuple[bytes, int], Result] = Gatherer(
+            self._move, turns, alone, of_first_id
+        )
+        self._kicks: Gatherer[str, tuple[bytes, int], Result] = Gatherer(
+            self._kick, turns, alone, of_first_id
+        )
         self._gets: Gatherer[str, bytes, Message | None] = Gatherer(self._get, turns)
         self._bulk_acks: Gatherer[None, U64, Results] = Gatherer(self._ack_bulk, turns, alone)
         self._bulk_cancels: Gatherer[str, Sequence[bytes], Results] = Gatherer(

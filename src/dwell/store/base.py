@@ -152,6 +152,14 @@ class Store(ABC):
         """Return facts about the files or engines of the store, units last in names."""
         return {}
 
+    def away_of_receipt(self, receipt: bytes) -> int:
+        """Return a number of the part of the store that a receipt needs, if it is away; else 0."""
+        return 0
+
+    def away_of_id(self, id_: bytes) -> int:
+        """Return a number of the part of the store that an id needs, if it is away; else 0."""
+        return 0
+
     @abstractmethod
     def ready(self, topic: str) -> int:
         """Return how many messages of a topic could be taken after the last verb or tick."""

@@ -32,6 +32,9 @@ from dwell.store.redis.wakes import Wakes
 
 _log = logging.getLogger(__name__)
 
+#: The part of the store's time limit after which a shard without an answer counts as away.
+_LATE = 0.1
+
 T = TypeVar("T")
 
 
@@ -78,6 +81,8 @@ class Shards:
         self.count = 0
         #: The next deadline of each shard, 0 for none.
         self.deadlines_ms: dict[int, int] = {}
+        #: Shards whose last call failed or is late: only calls that need them should wait for them.
+        self.away: set[int] = set()
         #: The planned time of the queue's next wake-up, 0 for never.
         self.planned_ms = 0
         self._options = options
@@ -292,9 +297,10 @@ class Shards:
             asked_at = elapsed_s()
             number, count = self.number, self.count
             told = (count, self._options.max_events, self._limits, number, *own)
-            *values, end = await self.engine.run(
+            asked = self.engine.run(
                 shard, name, self._now_ms(), *told, large=large, call=call, patience_s=patience_s
             )
+            *values, end = await self._watched(shard, asked)
             if values[0] == b"another":
                 await self._agree_anew(shard, number)
                 if self.count != count:
@@ -309,6 +315,20 @@ class Shards:
             self._hear(shard, answer.next_ms, answer.new)
             if values[0] != b"again":
                 return answer
+
+    async def _watched(self, shard: int, asked: Awaitable[T]) -> T:
+        """Return the answer of a shard; note meanwhile whether it is away."""
+        late_s = _LATE * self.engine.timeout_s
+        late = asyncio.get_running_loop().call_later(late_s, self.away.add, shard)
+        try:
+            answer = await asked
+        except ServerUnreachable:
+            self.away.add(shard)
+            raise
+        finally:
+            late.cancel()
+        self.away.discard(shard)
+        return answer
 
     def _hear(self, shard: int, next_ms: int, new: list[Any]) -> None:
         """Wake takers for new messages, and reschedule the queue if a deadline is nearer."""

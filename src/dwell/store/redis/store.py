@@ -35,7 +35,7 @@ from dwell.store.base import AckResults, Delays, Errors, Store
 from dwell.store.holding import most_held
 from dwell.store.redis.counting import condition_of, counts_of, due_of, leases_of, oldest_of
 from dwell.store.redis.log import Log
-from dwell.store.redis.numbers import MOST_SHARDS, Group, shares, split
+from dwell.store.redis.numbers import MOST_SHARDS, Group, shard_of, shares, split
 from dwell.store.redis.options import options_of
 from dwell.store.redis.putting import Putter
 from dwell.store.redis.records import (
@@ -235,6 +235,11 @@ class RedisStore(Store):
 
     # --- by receipt ---------------------------------------------------------------------------
 
+    def away_of_receipt(self, receipt: bytes) -> int:
+        """Return 1 more than the shard of a receipt, if it does not answer; else 0."""
+        # The last byte of the message's number.
+        return receipt[-1] + 1 if receipt[-1] in self.shards.away else 0
+
     async def ack(self, receipts: U64, results: AckResults = None, then: Puts | None = None) -> U8:
         """Delete messages that are done."""
         if then is not None:
@@ -292,6 +297,11 @@ class RedisStore(Store):
         return topics
 
     # --- by id --------------------------------------------------------------------------------
+
+    def away_of_id(self, id_: bytes) -> int:
+        """Return 1 more than the shard of an id, if it does not answer; else 0."""
+        shard = shard_of(id_, self.shards.count) if self.shards.away else -1
+        return shard + 1 if shard in self.shards.away else 0
 
     async def kick(
         self, topic: str, ids: Sequence[bytes], due_ms: I64, versions: U64 | None = None
