@@ -116,6 +116,35 @@ async def test_records_that_share_an_id_are_letters_of_their_own():
         assert tally.dead["source"] == len(said)
 
 
+class Deferring(Once):
+    """The same with lanes; records that are deferred go to another relay."""
+
+    has_lanes = True
+
+    def comes_again(self, record):
+        return False
+
+    async def defer(self, records):
+        """Nothing comes again here."""
+
+
+async def test_lanes_that_go_take_what_they_waited_for_with_them():
+    async with Queue(MemoryStore(RealClock())) as queue:
+        await queue.configure("jobs", max_pending=1, on_full="refuse")
+        records = [Record("in", f"{at}", b"x", lane=f"in-{at % 2}") for at in range(4)]
+        tally = Tally()
+        intake = intake_of(Deferring(records), queue, tally, default_delay_ms=0)
+        running = asyncio.create_task(intake.run())
+        await until_async(lambda: "topic jobs" in tally.trouble)
+        intake.forget(["in-0"])
+        await until_async(lambda: tally.settled == 1)
+        assert tally.trouble == {"topic jobs": "jobs: is full"}
+        intake.forget(["in-1"])
+        await until_async(lambda: not tally.trouble)
+        intake.stop()
+        await running
+
+
 async def test_letters_that_are_too_many_for_one_batch_keep_their_bodies():
     async with Queue(MemoryStore(RealClock())) as queue:
         sink, tally = QueueSink(queue), Tally()

@@ -1,6 +1,7 @@
 """Exactly once into Kafka: what was sent is known by store and message; nothing waits forever."""
 
 import asyncio
+import contextlib
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -233,14 +234,24 @@ class Slow(Keeping):
         self.told.append(f"{lane} is left")
 
 
-async def test_a_lane_that_comes_back_is_entered_when_it_was_left():
-    """The source waits for some time only until a lane that it gives away is closed."""
+@contextlib.asynccontextmanager
+async def relaying_to(sink):
+    """Run a relay without records to a sink in this process; give its queue and it."""
     async with Queue(MemoryStore(RealClock())) as queue:
-        sink, stopping = Slow(), asyncio.Event()
+        stopping = asyncio.Event()
         ends = {"source": Quiet(), "sink": sink, "letters": QueueSink(queue)}
         relay = Relay(queue, Plan(hold="h"), Rules(to="out"), **ends)
         running = asyncio.create_task(relay.run(stopping))
         await until_async(lambda: relay.why_not_ready() is None)
+        yield queue, relay
+        stopping.set()
+        await running
+
+
+async def test_a_lane_that_comes_back_is_entered_when_it_was_left():
+    """The source waits for some time only until a lane that it gives away is closed."""
+    sink = Slow()
+    async with relaying_to(sink) as (queue, relay):
         await queue.put("h.slow", b"1", headers={"dwell-to": "out"})
         await relay.open(["slow"])
         await until_async(lambda: "slow sends" in sink.told)
@@ -253,10 +264,21 @@ async def test_a_lane_that_comes_back_is_entered_when_it_was_left():
         sink.may_end.set()
         await until_async(lambda: len(sink.sent) == 3)
         await closing
-        stopping.set()
-        await running
-        told = [one for one in sink.told if one.startswith("slow is")]
-        assert told == ["slow is entered", "slow is left"] * 2
+    told = [one for one in sink.told if one.startswith("slow is")]
+    assert told == ["slow is entered", "slow is left"] * 2
+
+
+async def test_the_trouble_of_a_lane_goes_with_it():
+    class Failing(Slow):
+        async def send_once(self, lane, records, names):
+            raise BrokerUnreachable("timed out")
+
+    async with relaying_to(Failing()) as (queue, relay):
+        await queue.put("h.lane", b"1", headers={"dwell-to": "out"})
+        await relay.open(["lane"])
+        await until_async(lambda: relay.why_not_ready() == "timed out")
+        await relay.close(["lane"])
+        assert relay.why_not_ready() is None
 
 
 async def test_what_is_not_committed_holds_up_no_other():

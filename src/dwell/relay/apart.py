@@ -1,6 +1,6 @@
 """Targets that accept nothing at the moment: their records wait, and other records pass them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from dwell.relay.record import Record
@@ -22,6 +22,11 @@ class Apart:
 
     def __init__(self) -> None:
         self._pauses: dict[str, _Pause] = {}
+
+    @property
+    def targets(self) -> Collection[str]:
+        """The targets that are set apart."""
+        return self._pauses.keys()
 
     def add(self, targets: Iterable[str], now_ms: int) -> None:
         """Set targets apart, each for twice as long as before."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from dwell.batch.blobs import Sized
@@ -61,6 +61,8 @@ class Intake:
         self._holding: asyncio.Task[None] | None = None
         #: The origins of records that are held although an earlier record of their lane is not.
         self._ahead: set[str] = set()
+        #: The lanes whose records wait, by the trouble that they wait for.
+        self._waiting: dict[str, set[str]] = {}
         self._is_stopping = False
 
     async def run(self) -> None:
@@ -94,6 +96,29 @@ class Intake:
         if self._holding is not None:
             await asyncio.wait([self._holding])
             self._holding.result()
+
+    def forget(self, lanes: Collection[str]) -> None:
+        """Drop the troubles of closed lanes, once records that were read of them are held."""
+        if self._holding is None or self._holding.done():
+            self._forget(lanes)
+        else:
+            self._holding.add_done_callback(lambda _: self._forget(lanes))
+
+    def _forget(self, lanes: Collection[str]) -> None:
+        for who, waiting in list(self._waiting.items()):
+            waiting.difference_update(lanes)
+            if not waiting:
+                self._pass(who)
+
+    def _wait(self, who: str, why: object, held: Step) -> bool:
+        """Note a trouble that records wait for; tell whether it is new."""
+        self._waiting.setdefault(who, set()).update(one.record.lane for one in held)
+        return self._tally.is_news(who, why)
+
+    def _pass(self, who: str) -> None:
+        """Note that a trouble has passed."""
+        self._waiting.pop(who, None)
+        self._tally.trouble.pop(who, None)
 
     async def _hold(self, records: Sequence[Record]) -> None:
         fresh = (
@@ -194,10 +219,10 @@ class Intake:
         except (Forbidden, StoreFull) as error:
             # A record may name any topic, and must not hold up those of others: that the quota of a
             # token has no room may be so for new topics only.
-            if self._tally.is_news(who, error):
+            if self._wait(who, error, step):
                 _log.warning("%s: %d records wait, and come again: %s", topic, len(step), error)
             return step
-        self._tally.trouble.pop(who, None)
+        self._pass(who)
         return left
 
     async def _isolate(self, topic: str, step: Step, reason: str) -> Step:
@@ -218,10 +243,10 @@ class Intake:
             left += part if left else await self._put_part(topic, part)
         who = f"topic {topic}"
         if not left:
-            self._tally.trouble.pop(who, None)
+            self._pass(who)
             return left
         self._tally.held["no room"] += len(left)
-        if self._tally.is_news(who, f"{topic}: is full"):
+        if self._wait(who, f"{topic}: is full", left):
             _log.warning("%s: is full: %d records wait, and come again", topic, len(left))
         return left
 

@@ -101,6 +101,11 @@ class Outlet:
         if self._taking is not None:
             self._taking.cancel()
 
+    def forget(self) -> None:
+        """Drop the troubles of this outlet, which has ended: others send what it has left."""
+        for who in (self._topic, self._queue_name, *map(_who, self._apart.targets)):
+            self._tally.trouble.pop(who, None)
+
     async def _take(self) -> Batch:
         if self._is_shared:
             await self._wait_for_others()

@@ -180,6 +180,8 @@ class Relay:
         if self._intake is not None and not is_lost:
             with contextlib.suppress(DwellError):
                 await self._intake.idle()
+        if self._intake is not None:
+            self._intake.forget(lanes)
         for outlet, _ in ways.values():
             outlet.stop()
         if ways and not is_lost:
@@ -197,6 +199,7 @@ class Relay:
         try:
             await outlet.run()
         finally:
+            outlet.forget()
             if isinstance(outlet, OnceOutlet):
                 await outlet.leave()
 
