@@ -79,6 +79,13 @@ def test_a_queue_that_an_older_version_let_in_stops_no_revocation(app, found, ur
     assert found(task.id) == []
 
 
+@pytest.mark.parametrize("odd", ["job-" + "x" * 300, ""])
+def test_an_id_that_no_message_has_stops_no_revocation(app, found, odd):
+    task = app.send_task("shop.pay", countdown=3600)
+    app.control.revoke([odd, task.id])
+    assert found(task.id) == []
+
+
 def test_messages_of_one_task_do_not_take_each_others_place(app, found):
     task = uuid.uuid4().hex
     for number in range(20):

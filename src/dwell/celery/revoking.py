@@ -17,7 +17,8 @@ from dwell.celery.directory import Directory
 from dwell.celery.envelope import message_id, task_of
 from dwell.celery.names import topic_of
 from dwell.celery.posting import MOST_TURNS
-from dwell.errors import AccessDenied, InvalidTopic
+from dwell.errors import AccessDenied, InvalidId, InvalidTopic
+from dwell.given import values
 from dwell.message import MAX_BATCH_MESSAGES, Message, Result
 from dwell.queue import Queue
 from dwell.slices import slices
@@ -49,6 +50,8 @@ async def cancel_tasks(queue: Queue, tasks: Sequence[str]) -> list[Message]:
     Queues that this process has no right to are left out.
     """
     ids = [message_id(task, turn) for task in tasks for turn in range(MOST_TURNS)]
+    # One that no message can have is a task's whose messages have ids of the queue's own.
+    ids = list(filter(_can_be_an_id, ids))
     names = await Directory(queue).names()
     chosen = frozenset(tasks)
     parts = [
@@ -56,6 +59,14 @@ async def cancel_tasks(queue: Queue, tasks: Sequence[str]) -> list[Message]:
     ]
     found = await asyncio.gather(*(_cancelled(queue, *part) for part in parts))
     return [message for part in found for message in part]
+
+
+def _can_be_an_id(text: str) -> bool:
+    try:
+        values.any_id(text)
+    except InvalidId:
+        return False
+    return True
 
 
 async def _cancelled(
