@@ -355,7 +355,7 @@ class Channel(virtual.Channel):
         for topic, error in self._link.run(post, self._link.queue, parcels, self.max_attempts):
             if topic not in self._told:
                 self._told.add(topic)
-                _log.warning("%s: left out by an exchange: %s", topic, error)
+                _log.warning("%.200s: left out by an exchange: %s", topic, error)
 
     def _now_ms(self) -> int:
         return int(self._link.queue.clock.now_ms())
