@@ -223,6 +223,8 @@ def test_exactly_the_rows_that_came_in_go_out_to_their_targets(spark, shared, tm
     # The same checkpoint again: what came and went stays as it is.
     assert relay.run(spark, given) == "relay: 0 rows in, 0 out"
     assert out.count() == 4
+    again = settings(shared.url, tmp_path, target=target, checkpoint=f"{tmp_path}/new", **more)
+    assert relay.run(spark, again) == "relay: 4 rows in, 0 out, 4 kept"
 
 
 def test_rows_wait_until_they_are_due(spark, shared, tmp_path):

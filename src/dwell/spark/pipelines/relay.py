@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from dwell.errors import InvalidSettings
 from dwell.given import values
+from dwell.message import Result
 from dwell.spark import badrows
 from dwell.spark.options import Place
 from dwell.spark.pipelines import expressions, files, packing, sink
@@ -162,8 +163,8 @@ def relay(
     out.restored(held)
     starts = [_starter(rows, into, "in", settings), _starter(held, out, "out", settings)]
     _Queries(starts, settings, tally).run()
-    bad = f", {tally.rows['bad']:,} bad" if tally.rows["bad"] else ""
-    return f"relay: {tally.rows['in']:,} rows in, {tally.rows['out']:,} out{bad}"
+    rest = [f", {tally.rows[name]:,} {name}" for name in ("kept", "bad") if tally.rows[name]]
+    return f"relay: {tally.rows['in']:,} rows in, {tally.rows['out']:,} out{''.join(rest)}"
 
 
 # --- in -------------------------------------------------------------------------------------------
@@ -238,6 +239,8 @@ class _Into:
         )
         bad = counts.pop("bad", 0)
         self._tally.add("bad", bad)
+        # They ran again, or others had their ids.
+        self._tally.add("kept", counts[str(Result.KEPT)])
         self._tally.add("in", counts.total())
 
 
