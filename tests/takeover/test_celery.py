@@ -44,12 +44,14 @@ def unacked(engine, count):
 def test_tasks_that_workers_hold_move_when_these_have_stopped(engine, worker, url, tmp_path):
     """They run at a worker on Dwell, each once and not before its ETA."""
     store, client = url.replace("/0", "/1"), Client(worker)
-    due_s = {f"soon-{number}": time.time() + 3 + number / 10 for number in range(10)}
+    # Not before the worker is stopped, on a busy machine either.
+    due_s = {f"soon-{number}": time.time() + 8 + number / 10 for number in range(10)}
     for name, at_s in due_s.items():
         client.send("noted", name, eta=datetime.fromtimestamp(at_s, UTC))
     later = client.send("noted", "later", countdown=3600)
-    running = client.send("late", "runs", 1)
+    running = client.send("late", "runs", 3)
     unacked(engine, 12)
+    until(worker.notes)
     report = moved(store, f"celery+{url}")
     # What runs is its worker's, and no fault.
     assert (report.moved, report.by_reason, report.left.leased) == (0, {_HELD: 11}, 12)
