@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,12 +15,13 @@ from dwell import Result
 from dwell.server.sealed import sealed
 from dwell.store.redis import RedisStore
 from dwell.store.redis.agreement import FORMAT, Config, drawn
+from dwell.store.redis.engine import Engine
 from dwell.store.redis.resharding import reshard
 from dwell.testing.model import Entry
 from dwell.testing.views import puts_of
 from tests import RUNS
 from tests.redis.servers import redis_cluster, redis_server, until
-from tests.waiting import until_async
+from tests.waiting import PATIENCE_S, until_async
 
 RDB = {"dbfilename": "lives.rdb"}
 
@@ -358,8 +360,10 @@ async def test_an_instance_that_nobody_saw_is_refused_when_the_store_is_resharde
                     }
 
 
-@pytest.mark.parametrize("shard", [0, 1])
-async def test_a_shard_from_before_a_reshard_follows_the_others(shard: int) -> None:
+@pytest.mark.parametrize(("shard", "is_raced"), [(0, False), (0, True), (1, False)])
+async def test_a_shard_from_before_a_reshard_follows_the_others(
+    shard: int, is_raced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The newer state wins: no instance goes back to the number of shards that there was."""
     with redis_server() as server, server.client() as client:
         async with dwell.open(server.url, shards=2) as queue:
@@ -369,6 +373,23 @@ async def test_a_shard_from_before_a_reshard_follows_the_others(shard: int) -> N
         await reshard(server.url, 3)
         async with dwell.open(server.url) as queue:
             number = queue.store.number
+            run, seen, assigned = Engine.run, asyncio.Event(), asyncio.Event()
+
+            async def in_turn(engine: Engine, at: int, verb: str, *own: Any, **how: Any) -> Any:
+                """Let the other one see the shard before this one assigns it."""
+                is_own = engine is queue.store.shards.engine
+                if verb == "claim" and is_own:
+                    await seen.wait()
+                answer = await run(engine, at, verb, *own, **how)
+                if verb == "claim" and not is_own:
+                    seen.set()
+                    await asyncio.wait_for(assigned.wait(), PATIENCE_S)
+                elif verb == "claim" and own[-2]:
+                    assigned.set()
+                return answer
+
+            if is_raced:
+                monkeypatch.setattr(Engine, "run", in_turn)
             for key, value in old.items():
                 client.restore(key, 0, value, replace=True)
             async with dwell.open(server.url) as other:

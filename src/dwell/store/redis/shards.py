@@ -192,6 +192,9 @@ class Shards:
         if not number or int(number) == config.number:
             return
         meta, copy = self.engine.keys(shard).meta, await self._agreement.copy(shard)
+        if copy and copy.number == config.number:
+            # Another instance has assigned it since.
+            return
         if copy is None or copy.moves >= config.moves:
             if self._is_alone and copy and copy.moves > config.moves:
                 raise self._overtaken()
