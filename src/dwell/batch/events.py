@@ -117,3 +117,12 @@ class EventPage:
     end_position: int
     since: str = ""
     history: str = ""
+
+
+def goes_on(position: int, known: str, found: str, end: int) -> bool:
+    """Tell whether a store that ends at ``end`` has the events read up to a position.
+
+    ``known`` is the earlier history of the event before it, ``found`` its present history; empty
+    means unknown.
+    """
+    return position <= end and (not known or not found or known == found)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from dwell.batch.events import EventPage
+from dwell.batch.events import EventPage, goes_on
 from dwell.errors import StoreError
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.spark.ahead import pages
@@ -96,15 +96,6 @@ def check_kept(options: ReadOptions, position: int, first: int) -> None:
             "set failOnDataLoss=false to go on from there, and let the server keep more "
             "(--events-bytes)"
         )
-
-
-def goes_on(position: int, known: str, found: str, end: int) -> bool:
-    """Tell whether a store that ends at ``end`` has the events read up to a position.
-
-    ``known`` is the earlier history of the event before it, ``found`` its present history; empty
-    means unknown.
-    """
-    return position <= end and (not known or not found or known == found)
 
 
 def check_history(options: ReadOptions, position: int, known: str, found: str, end: int) -> bool:

@@ -23,12 +23,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from dwell.batch.events import goes_on
 from dwell.batch.sweep import EVERY, Wanted
 from dwell.errors import AccessDenied, InvalidTopic
 from dwell.given import values as checks
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.spark.ahead import pages
-from dwell.spark.events import AnotherHistory, ends_of, goes_on, seen_at
+from dwell.spark.events import AnotherHistory, ends_of, seen_at
 from dwell.spark.options import ReadOptions
 from dwell.spark.parts import Places, cut
 from dwell.spark.tables import sweep_table

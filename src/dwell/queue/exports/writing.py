@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dwell.batch.batch import Batch
-from dwell.batch.events import EventPage
+from dwell.batch.events import EventPage, goes_on
 from dwell.batch.stats import Stats
 from dwell.batch.sweep import EVERY, Sweep, Wanted
 from dwell.clock import Clock
@@ -299,7 +299,7 @@ async def _check_same(queue: _Source, began: _End) -> None:
     if not began.history:
         return
     page = await queue.events(began.position, 1)
-    if page.end_position < began.position or page.since not in ("", began.history):
+    if not goes_on(began.position, began.history, page.since, page.end_position):
         raise StoreError(
             "export: the store was put back or replaced while it was read, and messages may be "
             "missing; expected one store: export it again"
