@@ -170,7 +170,7 @@ def _verdict(caught_by: list[str], place: Path) -> str | None:
 
 
 def _failed(place: Path) -> str:
-    """Return which test failed, if the last run in a place says so."""
+    """Return which test failed in a run that has ended, if its output says so."""
     output = (place / "output").read_text(errors="replace")
     found = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", output, re.MULTILINE)
     return f" by {found[1]}" if found else ""
@@ -237,11 +237,11 @@ def main() -> None:
             place = places.get()
             began_s = time.monotonic()
             try:
-                problem, by = survives(mutant, place), _failed(place)
+                problem = survives(mutant, place)
+                verdict = problem or f"caught{_failed(place)}"
             finally:
                 places.put(place)
             took_s = time.monotonic() - began_s
-            verdict = problem or f"caught{by}"
             print(f"{verdict}: {mutant.name}, {took_s:.1f} s", flush=True)
             if problem is not None:
                 wrong[mutant.name] = problem

@@ -7,7 +7,6 @@ still complete, and work that serves others must continue for them.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, TypeVar
 
 from dwell.errors import DwellError, ServerUnreachable
@@ -34,9 +33,13 @@ class WholeTask(asyncio.Task[T]):
 
 def whole(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Start work that must run to its end; needs a running event loop."""
+    return _begun(WholeTask, work)
+
+
+def _begun(kind: type[asyncio.Task[T]], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start work as a kind of task; a loop with its own kind of tasks must know all tasks."""
     loop = asyncio.get_running_loop()
-    # A loop with its own kind of tasks must know all tasks.
-    return WholeTask(work, loop=loop) if loop.get_task_factory() is None else loop.create_task(work)
+    return kind(work, loop=loop) if loop.get_task_factory() is None else loop.create_task(work)
 
 
 def end(task: asyncio.Task[Any]) -> None:
@@ -116,11 +119,7 @@ class Standing:
 
     def _begin(self) -> None:
         if not self._is_stopped and (self._task is None or self._task.done()):
-            loop = asyncio.get_running_loop()
-            # A loop with its own kind of tasks must know all tasks.
-            is_plain = loop.get_task_factory() is None
-            make = partial(_StandingTask, loop=loop) if is_plain else loop.create_task
-            self._task = make(self._work())
+            self._task = _begun(_StandingTask, self._work())
             self._task.add_done_callback(self._again)
 
     def _again(self, task: "asyncio.Task[None]") -> None:

@@ -176,16 +176,17 @@ class Connection:
             most_s = math.inf if unsure_s is None else unsure_s + _KNOWN_S - sent_s
             try:
                 answer = await self._once(method, path, data, headers, wait_s, most_s)
-            except AccessDenied as error:
-                raise error if unsure_s is None else _unsure(error) from None
+            except AccessDenied as denied:
+                raise denied if unsure_s is None else _unsure(denied) from None
             if not isinstance(answer, _Failure):
                 return answer
             if unsure_s is None and answer.maybe_done and number and not is_take:
                 unsure_s = sent_s
+            error = answer.error if unsure_s is None else _unsure(answer.error)
             pause_s = pauses.next_s(is_refused=answer.is_refused, after_s=answer.after_s)
             is_given_back = is_take and answer.is_cut
             if pause_s is None or (answer.maybe_done and not (is_safe or is_given_back)):
-                raise answer.error if unsure_s is None else _unsure(answer.error)
+                raise error
             if number and answer.maybe_done:
                 # The repeat of a take has the next number (see dwell.wire.callnumber).
                 number += is_take
@@ -193,7 +194,7 @@ class Connection:
             await asyncio.sleep(pause_s)
             sent_s = elapsed_s()
             if unsure_s is not None and sent_s >= unsure_s + _KNOWN_S:
-                raise _unsure(answer.error)
+                raise error
 
     async def chunks(self, path: str) -> AsyncIterator[bytes]:
         """Yield a large answer piece by piece; it is not repeated."""
