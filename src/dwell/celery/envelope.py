@@ -29,7 +29,7 @@ _MARK_BYTES = 12
 
 @dataclass(slots=True)
 class Copies:
-    """What the parcels of one message share that an exchange has routed to several queues.
+    """The state shared by the parcels of a message that an exchange routes to several queues.
 
     ``is_needed`` tells that the message must reach at least one of them, ``is_taken`` that it did.
     """
@@ -101,7 +101,7 @@ def sealed(
 def opened(message: Message) -> dict[str, Any]:
     """Return the message of kombu that a taken message holds, as it is delivered.
 
-    Raises an error of any kind for what is none, and InvalidBody for one that ends a worker.
+    Raises an error of any kind for an invalid message, and InvalidBody if it would end a worker.
     """
     found: dict[str, Any] = loads(message.body)
     properties = found["properties"]

@@ -49,9 +49,9 @@ def once(
     raised. Another delivery that is under way is waited for, as long as the database waits for its
     row. ``key`` is what may be done only once, such as an order; without it that is the id of the
     message, for ever. A block must not commit: if it does, and fails then, it is done again. Raises
-    InvalidInput for a connection that commits each statement, and
-    TransactionLost if the block rolled its transaction back. If the database has aborted it because
-    of an error that the block did not raise, the error of the driver is raised.
+    InvalidInput for a connection that commits each statement, and TransactionLost if the block
+    rolled its transaction back. If the database has aborted it because of an error that the block
+    did not raise, the error of the driver is raised.
     """
     name, place = _checked(table), _place(connection)
     values = (message.topic, message.id if key is None else key, time.time_ns() // 1_000_000)

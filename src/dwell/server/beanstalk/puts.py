@@ -82,7 +82,7 @@ class Putting:
                 room.leave()
         numbers, missing = found.tolist(), OUT_OF_MEMORY
         if error is not None:
-            # Who was told OUT_OF_MEMORY would put them again.
+            # A client that is told OUT_OF_MEMORY puts them again.
             missing = INTERNAL_ERROR
             _log.warning("%d jobs may be put or not: %s", numbers.count(0), error)
         self._hall.totals[topic].puts += len(numbers) - numbers.count(0)
