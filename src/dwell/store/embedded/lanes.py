@@ -6,10 +6,11 @@ is gone. Nothing of this is on the disk: it follows from the messages.
 """
 
 import heapq
+import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from itertools import chain, compress, repeat
-from operator import itemgetter, not_
+from operator import not_
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,15 @@ class Kept(Columns):
         super().__init__({"lane": np.int64, "turn": np.int64, "parking": np.int64})
 
 
-#: A parked message: priority, due, seq, row, and the number of this entry.
-_Entry = tuple[int, int, int, int, int]
-_ROW, _NUMBER = 3, 4
-_ROW_OF, _NUMBER_OF = itemgetter(_ROW), itemgetter(_NUMBER)
-#: The heap of a lane without parked messages.
-_EMPTY: list[_Entry] = []
-_NO_ENTRY: _Entry = (0, 0, 0, 0, -1)
+#: A parked message; its bytes sort as the messages do. As tuples, the entries of a million messages
+#: would have the collector of garbage pass through all of them again and again, and take 220 MB.
+_ENTRY = np.dtype(
+    [("priority", ">u4"), ("due_ms", ">u8"), ("seq", ">u8"), ("row", ">u4"), ("number", ">u8")]
+)
+_ROW_AND_NUMBER = struct.Struct(">20xIQ")
+#: The heap of a lane without parked messages, and what stands for its first entry.
+_EMPTY: list[bytes] = []
+_NO_ENTRY = bytes(_ENTRY.itemsize)
 
 
 class Lanes:
@@ -55,11 +58,11 @@ class Lanes:
         self._fronts: dict[int, int] = {}
         # For lanes with several messages taken and not done when the topic became ordered.
         self._begun: dict[int, set[int]] = {}
-        self._heaps: defaultdict[int, list[_Entry]] = defaultdict(list)
+        self._heaps: defaultdict[int, list[bytes]] = defaultdict(list)
         # While outdated entries are thrown away: the lanes to look at, and the rest of one heap,
         # which is looked at from its end, so that it stays a heap.
         self._unseen: list[int] = []
-        self._rest: list[_Entry] = []
+        self._rest: list[bytes] = []
         self._rest_lane = 0
         self._entries = self._last_number = 0
         #: How many ready messages cannot be taken.
@@ -165,10 +168,13 @@ class Lanes:
         rows, lanes = rows[new], lanes[new]
         table = self._table
         numbers = np.arange(self._last_number + 1, self._last_number + len(rows) + 1)
-        columns = (table.priority[rows], table.due_ms[rows], table.seq[rows], rows, numbers)
-        entries = zip(*(column.tolist() for column in columns), strict=True)
+        entries = np.empty(len(rows), _ENTRY)
+        for name, column in (("row", rows), ("number", numbers)):
+            entries[name] = column
+        for name in ("priority", "due_ms", "seq"):
+            entries[name] = getattr(table, name)[rows]
         heaps = map(self._heaps.__getitem__, lanes.tolist())
-        _do(heapq.heappush, heaps, entries)
+        _do(heapq.heappush, heaps, entries.view(f"V{_ENTRY.itemsize}").tolist())
         self._kept.parking[rows] = numbers
         self._last_number += len(rows)
         self.parked += len(rows)
@@ -237,10 +243,10 @@ class Lanes:
         """Return the parked rows behind each row that is a front."""
         found: defaultdict[int, list[int]] = defaultdict(list)
         for lane, heap in chain(self._heaps.items(), self._rest_items()):
-            found[self._fronts[lane]] += [e[_ROW] for e in heap if self._is_good(e)]
+            found[self._fronts[lane]] += self._good_rows(heap).tolist()
         return found
 
-    def _rest_items(self) -> list[tuple[int, list[_Entry]]]:
+    def _rest_items(self) -> list[tuple[int, list[bytes]]]:
         return [(self._rest_lane, self._rest)] if self._rest else []
 
     @property
@@ -250,9 +256,10 @@ class Lanes:
 
     def parked_rows_of(self) -> Rows:
         """Return the rows that are parked, in no order."""
-        entries = list(chain(self._rest, *self._heaps.values()))
-        rows = np.fromiter(map(_ROW_OF, entries), np.intp, len(entries))
-        numbers = np.fromiter(map(_NUMBER_OF, entries), np.int64, len(entries))
+        return self._good_rows(chain(self._rest, *self._heaps.values()))
+
+    def _good_rows(self, entries: Iterable[bytes]) -> Rows:
+        rows, numbers = _rows_and_numbers(entries)
         parked: Rows = rows[self._kept.parking[rows] == numbers]
         return parked
 
@@ -307,14 +314,13 @@ class Lanes:
         """Make the first parked rows the fronts of lanes, in place of these rows; return them."""
         names = lanes.tolist()
         heaps = list(map(self._heaps.get, names, repeat(_EMPTY)))
-        firsts = [heap[0] if heap else _NO_ENTRY for heap in heaps]
-        following = np.fromiter(map(_ROW_OF, firsts), np.intp, len(rows))
-        numbers = np.fromiter(map(_NUMBER_OF, firsts), np.int64, len(rows))
+        following, numbers = _rows_and_numbers(heap[0] if heap else _NO_ENTRY for heap in heaps)
+        is_empty = numbers == 0
         is_done = self._table.state[rows] != State.READY
         # A lane whose entries are in two heaps just now is looked at by itself.
         is_one = (lanes != self._rest_lane) | (not self._rest)
-        is_last = is_done & is_one & (numbers < 0)
-        is_simple = is_done & is_one & (self._kept.parking[following] == numbers)
+        is_last = is_done & is_one & is_empty
+        is_simple = is_done & is_one & ~is_empty & (self._kept.parking[following] == numbers)
         # A row that is ready again is compared with the parked rows; outdated entries are skipped.
         for at in np.flatnonzero(~(is_last | is_simple)).tolist():
             following[at] = self._next(rows.item(at), names[at])
@@ -333,15 +339,15 @@ class Lanes:
         """Return the new front of a lane, -1 for none; ``row``, the old one, may be ready again."""
         heap = self._heap_of(lane)
         is_ready = self._table.state.item(row) == State.READY
-        if heap and not (is_ready and self._is_before(row, heap[0][_ROW])):
-            row = heapq.heappop(heap)[_ROW]
+        if heap and not (is_ready and self._is_before(row, _ROW_AND_NUMBER.unpack(heap[0])[0])):
+            row = _ROW_AND_NUMBER.unpack(heapq.heappop(heap))[0]
         elif not is_ready:
             del self._fronts[lane]
             return -1
         self._fronts[lane] = row
         return row
 
-    def _heap_of(self, lane: int) -> list[_Entry]:
+    def _heap_of(self, lane: int) -> list[bytes]:
         """Return the heap with the first parked message of a lane on top; empty without any."""
         heaps = [self._heaps.get(lane, _EMPTY), *(h for at, h in self._rest_items() if at == lane)]
         for heap in heaps:
@@ -357,8 +363,14 @@ class Lanes:
     def _is_before(self, row: int, other: int) -> bool:
         return self._key(row) < self._key(other)
 
-    def _is_good(self, entry: _Entry) -> bool:
-        return bool(self._kept.parking.item(entry[_ROW]) == entry[_NUMBER])
+    def _is_good(self, entry: bytes) -> bool:
+        row, number = _ROW_AND_NUMBER.unpack(entry)
+        return bool(self._kept.parking.item(row) == number)
+
+
+def _rows_and_numbers(entries: Iterable[bytes]) -> tuple[Rows, I64]:
+    found = np.frombuffer(b"".join(entries), _ENTRY)
+    return found["row"].astype(np.intp), found["number"].astype(np.int64)
 
 
 def _do(what: Callable[..., object], *each: Iterable[Any]) -> None:
