@@ -479,6 +479,30 @@ def test_a_wheel_loses_no_row_however_far_it_is_moved(
         assert set(np.flatnonzero(times).tolist()) <= set(wheel.rows().tolist())
 
 
+@pytest.mark.parametrize("loaded", [1, 7, 1_000])
+@pytest.mark.parametrize("span_ms", [8, 50_000, 200_000])
+def test_a_wheel_has_few_entries_however_often_its_rows_are_moved(loaded: int, span_ms: int):
+    chance, rows = np.random.default_rng(1), np.arange(400)
+    times = np.zeros(400, np.int64)
+    limits = Limits(loaded_rows=loaded, deal_at=5, wheel_runs=4, spare_entries=8)
+    wheel, most = Wheel(lambda rows: times[rows], limits), 0
+    wheel.pop(1, 1)
+    for some in (rows, *[chance.choice(rows, 10, replace=False) for _ in range(1_000)]):
+        times[some] = 2 + chance.integers(0, span_ms, len(some))
+        wheel.add(some, times[some])
+        wheel.sweep(len(rows))
+        most = max(most, wheel.size)
+    for _ in range(50):
+        wheel.sweep(0)
+    # Each run may have a row once, and a pass is over before as many are added again.
+    assert most <= (2 + 1) * len(rows)
+    for now_ms in [*range(2, 10), *np.unique(times)[::37].tolist(), 200_001]:
+        while (next_ms := wheel.next_ms()) is not None and next_ms <= now_ms:
+            if (due := wheel.pop(now_ms, 1_000)) is not None:
+                times[due] = 0
+        assert not ((times > 0) & (times <= now_ms)).any()
+
+
 # --- listing ----------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from dwell.message import I64, U32, Rows
 from dwell.store.embedded.chains import Chains
-from dwell.store.embedded.distinct import distinct
+from dwell.store.embedded.distinct import are_distinct, distinct
 from dwell.store.embedded.limits import LIMITS, Limits
 from dwell.store.embedded.scratch import Scratch
 
@@ -56,12 +56,22 @@ class Wheel:
         self._opening: deque[int] = deque()
         self._first_far = _NEVER
         self._swept: list[int] = []
+        # Slots, and the number of runs, that the present pass through near entries has not seen.
+        self._unswept: list[int] = []
+        self._unswept_runs = 0
+        #: How many entries the last sweep left.
+        self._left = 0
         # Near rows that are not sorted yet.
         self._coming: deque[U32] = deque()
         self._load_at_once = limits.loaded_rows
         self._runs: list[tuple[I64, U32]] = []
         self._loaded_until_ms = 0
         self._entries = 0
+
+    @property
+    def size(self) -> int:
+        """How many entries there are, including outdated entries."""
+        return self._entries
 
     def add(self, rows: Rows, at_ms: I64) -> None:
         """Add rows, each to be returned by ``pop`` once its time has come."""
@@ -133,12 +143,56 @@ class Wheel:
 
     def sweep(self, live: int) -> None:
         """Drop outdated entries, if they are many; ``live`` entries are valid."""
-        most = 2 * live + self._spare_entries
-        if self._entries <= most:
-            return
-        self._sweep_far()
-        if self._entries - self._far.count <= most:
-            return
+        most, grown = 2 * live + self._spare_entries, self._entries - self._left
+        if self._entries > most:
+            self._sweep_far()
+            near, part = self._entries - self._far.count, _SWEPT_PARTS * self._load_at_once
+            # Parts would never catch up with entries that are added faster.
+            if near > most and (near <= part or near > 8 * most and grown > part // 2):
+                self._sweep_all_near()
+            elif near > most:
+                self._sweep_near(part)
+        self._left = self._entries
+
+    def _sweep_near(self, most: int) -> None:
+        """Drop outdated entries of near parts in turn, until about ``most`` have been seen."""
+        self._deal()
+        if not (self._unswept or self._unswept_runs):
+            self._unswept, self._unswept_runs = list(self._slots), len(self._runs)
+        while most > 0 and self._unswept_runs and self._runs:
+            self._unswept_runs -= 1
+            most -= self._sweep_run()
+        while most > 0 and self._unswept:
+            most -= self._sweep_slot(self._unswept.pop())
+        if not self._runs:
+            self._unswept_runs = 0
+
+    def _sweep_run(self) -> int:
+        """Drop outdated entries of the first run, which becomes the last; return its size."""
+        at_ms, rows = self._runs.pop(0)
+        kept = np.flatnonzero(self._current(rows.astype(np.intp)) == at_ms)
+        if not are_distinct(rows[kept]):
+            kept = kept[np.sort(np.unique(rows[kept], return_index=True)[1])]
+        self._entries -= len(rows) - len(kept)
+        if len(kept):
+            self._runs.append((at_ms[kept], rows[kept]))
+        return len(rows)
+
+    def _sweep_slot(self, slot: int) -> int:
+        """Drop outdated entries of a slot; return its size."""
+        if slot not in self._slots:
+            return 0
+        rows: U32 = np.frombuffer(self._slots.pop(slot), dtype=np.uint32)
+        kept = distinct(rows)
+        kept = kept[self._current(kept.astype(np.intp)) // SLOT_MS == slot]
+        self._entries -= len(rows) - len(kept)
+        if len(kept):
+            self._slots[slot] = array("I", kept.tobytes())
+        self._first_slot = min(self._slots, default=_NEVER)
+        return len(rows)
+
+    def _sweep_all_near(self) -> None:
+        """Drop all outdated near entries."""
         self._deal()
         everything, loaded_until_ms = _distinct_of(self._near_parts()), self._loaded_until_ms
         self._clear_near()
