@@ -225,9 +225,13 @@ async def test_errors_are_kept_in_parts(tmp_path, monkeypatch):
 
 def test_the_room_of_errors_is_that_of_their_texts():
     errors = LastErrors()
-    for told in ({1: "a", 2: "bb"}, {2: "c" * 10, 3: "ü"}, {}):
+    for told in ({1: "a", 2: "bb"}, {2: "c" * 10, 9_999: "ü"}, {}):
         errors.note(told)
-        whole = sum(8 + text_bytes(text) for text in errors.values())
+        whole = sum(8 + text_bytes(text) for _, text in errors.items())
         assert errors.size_bytes == whole
-    errors.forget([2, 7])
-    assert (errors, errors.size_bytes) == ({1: "a", 3: "ü"}, 8 + 1 + 8 + 4)
+    then = errors.copy()
+    errors.forget([2, 7, 20_000])
+    assert (dict(errors.items()), errors.size_bytes) == ({1: "a", 9_999: "ü"}, 8 + 1 + 8 + 4)
+    errors.forget([1, 9_999])
+    assert (bool(errors), len(errors), errors.size_bytes) == (False, 0, 0)
+    assert dict(then.items()) == {1: "a", 2: "c" * 10, 9_999: "ü"}

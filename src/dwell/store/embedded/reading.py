@@ -14,6 +14,7 @@ from dwell.message import Kind, Rows, State
 from dwell.slices import slices
 from dwell.store.embedded.blobs import BlobIds, BlobReader
 from dwell.store.embedded.core import Core
+from dwell.store.embedded.lasterrors import LastErrors
 from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.receipts import receipts_of
 from dwell.store.embedded.table import TYPES
@@ -112,10 +113,11 @@ def _topics(core: Core, rows: Rows) -> Sequence[str]:
     return [names[number] for number in numbers.tolist()]
 
 
-def _errors(errors: dict[int, str], rows: Rows) -> dict[int, str]:
+def _errors(errors: LastErrors, rows: Rows) -> dict[int, str]:
     if not errors:
         return {}
-    return {index: errors[row] for index, row in enumerate(rows.tolist()) if row in errors}
+    found = {index: errors.get(row) for index, row in enumerate(rows.tolist())}
+    return {index: error for index, error in found.items() if error is not None}
 
 
 async def stats_of(machine: Machine) -> Stats:
