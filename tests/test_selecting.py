@@ -12,6 +12,7 @@ from dwell import Result, State
 from dwell.batch.selection import ALL
 from dwell.clock import RealClock
 from dwell.message import MAX_CHANGE_MESSAGES
+from dwell.queue import changes
 from dwell.server.http import filters
 from dwell.store.embedded import EmbeddedStore
 from dwell.store.memory import MemoryStore
@@ -310,6 +311,7 @@ async def test_the_ids_of_a_large_change_are_nothing_for_the_collector_of_garbag
 
     for verb in seen:
         monkeypatch.setattr(store, verb, looked(verb))
+    monkeypatch.setattr(changes, "_KNOWN_PARTS", 2)
     try:
         async with dwell.Queue(store) as queue:
             await queue.put_many("t", ["x"] * 2_000, ids=[id_.decode() for id_ in ids])

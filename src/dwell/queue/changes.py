@@ -36,6 +36,7 @@ _MOST_LOOKS = 10
 #: How many messages are changed before other tasks run, and how many are read again together.
 _AT_ONCE = 4_000
 _READ_AT_ONCE = 100
+_KNOWN_PARTS = 256
 
 
 class Seen(NamedTuple):
@@ -223,8 +224,7 @@ async def _seen(
     found twice; it is returned once.
     """
     parts: list[Seen] = []
-    # A dict, as the collector of garbage goes through all of a set.
-    known: dict[bytes, None] = {}
+    known = _Known()
     for state in states:
         cursor = BEGINNING
         if start is not None:
@@ -238,11 +238,29 @@ async def _seen(
                 return parts, place
             most = min(missing, _AT_ONCE)
             part, place = await _page(store, topic, matcher, place, most, only)
-            parts.append(part.where([id_ not in known for id_ in part.ids]))
-            known.update(dict.fromkeys(part.ids))
+            parts.append(part.where(known.add(part.ids)))
             # The next search, or change, is in a turn of its own.
             await asyncio.sleep(0)
     return parts, None
+
+
+class _Known:
+    """The ids that a search has met.
+
+    They are in dicts, as the collector of garbage goes through all of a set, and in many, as one
+    that has a million stops everything else while it grows.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[dict[bytes, None]] = [{} for _ in range(_KNOWN_PARTS)]
+
+    def add(self, ids: Sequence[bytes]) -> list[bool]:
+        """Add ids, which are distinct; return which are new."""
+        parts = [self._parts[hash(id_) % _KNOWN_PARTS] for id_ in ids]
+        new = [id_ not in part for part, id_ in zip(parts, ids, strict=True)]
+        for part, id_ in zip(parts, ids, strict=True):
+            part[id_] = None
+        return new
 
 
 async def _page(
