@@ -87,7 +87,7 @@ class Limits:
     snapshot_every_ms: int = 5_000
     room_rows: int = 1_024
     scanned_rows: int = 1 << 16
-    paused_rows: int = 1 << 20
+    paused_rows: int = 1 << 18
     swept_rows: int = 1 << 18
     few_ready: int = 1 << 14
     timed_rows: int = 1 << 14
@@ -95,7 +95,7 @@ class Limits:
     merged_rows: int = 1 << 16
     cleared_rows: int = 1 << 13
     keyed_rows: int = 1 << 13
-    formed_rows: int = 1 << 13
+    formed_rows: int = 1 << 11
     passed_rows: int = 1 << 14
     taken_topics: int = 1000
     calls: int = 1 << 20
