@@ -148,7 +148,7 @@ class Wheel:
             self._sweep_far()
             near, part = self._entries - self._far.count, _SWEPT_PARTS * self._load_at_once
             # Parts would never catch up with entries that are added faster.
-            if near > most and (near <= part or near > 8 * most and grown > part // 2):
+            if near > most and (near <= part or (near > 8 * most and grown > part // 2)):
                 self._sweep_all_near()
             elif near > most:
                 self._sweep_near(part)
