@@ -12,6 +12,7 @@ SOURCE = ROOT / "src"
 ROOMS = {
     "dwell": "door",
     "dwell.message": "base",
+    "dwell.digits": "base",
     "dwell.errors": "base",
     "dwell.garbage": "base",
     "dwell.histogram": "base",

@@ -3,6 +3,7 @@
 import re
 from urllib.parse import urlsplit
 
+from dwell.digits import number_of
 from dwell.errors import InvalidUrl
 
 # To the last @, since a password that was not quoted as it should be may hold anything. The slashes
@@ -41,10 +42,10 @@ def _option(found: "re.Match[str]") -> str:
 def host_and_port(address: str, field: str) -> tuple[str, int]:
     """Return the two parts of HOST:PORT; raises InvalidUrl."""
     host, _, port = address.rpartition(":")
-    is_number = port.isascii() and port.isdigit() and len(port) < 10
-    if not host or not is_number or int(port) > 65_535:
+    number = number_of(port)
+    if not host or number is None or number > 65_535:
         raise InvalidUrl(f"{field}: got {address!r:.80}, expected HOST:PORT")
-    return host, int(port)
+    return host, number
 
 
 def has_host(url: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from dwell.digits import number_of
 from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.given.values import Millis
@@ -201,25 +202,28 @@ def _text(data: bytes) -> str:
 
 def _by_due(text: str, _from_ms: int, now_ms: int, name: str) -> int:
     # Milliseconds until the year 2286, which nearly all are, cost a third.
-    if len(text) == 13 and text.isascii() and text.isdigit() and int(text) <= now_ms + MAX_DELAY_MS:
-        return int(text)
+    given = number_of(text, 13) if len(text) == 13 else None
+    if given is not None and given <= now_ms + MAX_DELAY_MS:
+        return given
     return values.due_ms(text, now_ms, name)
 
 
 def _by_delay(text: str, from_ms: int, _now_ms: int, name: str) -> int:
-    given = int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
-    return from_ms + values.delay_ms(given, name)
+    given = number_of(text, 11)
+    return from_ms + values.delay_ms(text if given is None else given, name)
 
 
 def _by_level(text: str, from_ms: int, _now_ms: int, name: str) -> int:
-    given = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else text
-    return from_ms + values.level_ms(given, DELAY_LEVELS_MS, name)
+    given = number_of(text, 3)
+    return from_ms + values.level_ms(text if given is None else given, DELAY_LEVELS_MS, name)
 
 
 def _by_plugin(text: str, from_ms: int, _now_ms: int, name: str) -> int:
-    is_number = text.removeprefix("-").isdigit() and text.isascii() and len(text) < 16
+    span_ms = number_of(text.removeprefix("-"), 15)
+    if span_ms is None:
+        return from_ms + values.delay_ms(text, name)
     # A negative delay counts as none in the plugin.
-    return from_ms + values.delay_ms(Millis(max(int(text), 0)) if is_number else text, name)
+    return from_ms + values.delay_ms(Millis(0 if text.startswith("-") else span_ms), name)
 
 
 _BY_HEADER = {

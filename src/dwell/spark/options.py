@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 import dwell
+from dwell.digits import number_of
 from dwell.errors import InvalidSettings, InvalidUrl
 from dwell.given import values
 from dwell.handle import Handle
@@ -123,5 +124,5 @@ def _is_of_spark(key: str) -> bool:
 
 
 def _number(text: str) -> Any:
-    is_number = text.isascii() and text.isdecimal() and len(text) < 20
-    return int(text) if is_number else text
+    number = number_of(text, 19)
+    return text if number is None else number

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from dwell.digits import number_of
 from dwell.errors import InvalidUrl
 from dwell.relay.contract import BrokerUnreachable, Lanes
 from dwell.relay.kafka.address import Address
@@ -40,8 +41,6 @@ _COMMIT_S = 10.0
 #: The greatest age of topic ids while records come, and while none come, in seconds.
 _IDS_S = 1.0
 _IDLE_IDS_S = 10.0
-#: No offset has more digits.
-_MOST_DIGITS = 19
 #: The pause of a lane whose records had no room, in seconds.
 _REST_S = 1.0
 #: The errors of a broker for a partition that does not exist.
@@ -378,14 +377,14 @@ class KafkaSource:
         the topic was made again since.
         """
         head, _, mark = origin.partition(MARK)
-        name, _, offset = head.rpartition("-")
-        # Python reads no number of thousands of digits.
-        if name != lane or not offset.isdecimal() or len(offset) > _MOST_DIGITS:
+        name, _, digits = head.rpartition("-")
+        offset = number_of(digits, 19)
+        if name != lane or offset is None:
             return True
         known = self._ids.known(lane.rpartition("-")[0])
         if known is None:
             return False
-        return f"{MARK}{mark}" != known or int(offset) <= self._committed.get(lane, -1)
+        return f"{MARK}{mark}" != known or offset <= self._committed.get(lane, -1)
 
     async def close(self) -> None:
         """Leave the group."""

@@ -7,6 +7,7 @@ every message with its original routing key.
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from dwell.digits import number_of
 from dwell.errors import InvalidUrl
 from dwell.relay.rabbitmq.target import target_of
 from dwell.urls import has_host, shown
@@ -74,11 +75,10 @@ def _topics(said: dict[str, str]) -> tuple[str, ...]:
 
 
 def _prefetch(text: str) -> int:
-    if not (
-        text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= _MOST_PREFETCH
-    ):
+    prefetch = number_of(text)
+    if prefetch is None or not 1 <= prefetch <= _MOST_PREFETCH:
         raise InvalidUrl(f"prefetch: got {text!r:.80}, expected 1 to {_MOST_PREFETCH}")
-    return int(text)
+    return prefetch
 
 
 def _is_by_message_id(text: str) -> bool:

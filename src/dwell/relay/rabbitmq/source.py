@@ -14,6 +14,7 @@ from typing import Any
 
 from aiormq.exceptions import ChannelPreconditionFailed
 
+from dwell.digits import number_of
 from dwell.errors import InvalidInput, InvalidUrl
 from dwell.given import values
 from dwell.message import MAX_DELAY_MS
@@ -367,9 +368,8 @@ async def _passed_over(_message: Any) -> None:
 
 def _after_ms(expiration: str | None) -> int | None:
     """Return the milliseconds after which a message expires."""
-    if expiration is None or not (expiration.isascii() and expiration.isdigit()):
-        return None
-    return min(int(expiration), MAX_DELAY_MS)
+    after_ms = number_of(expiration or "")
+    return None if after_ms is None else min(after_ms, MAX_DELAY_MS)
 
 
 def _at_ms(headers: dict[str, Any]) -> int:

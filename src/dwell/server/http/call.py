@@ -27,6 +27,7 @@ import numpy as np
 from dwell.batch.batch import Batch
 from dwell.batch.calls import first_of_caller
 from dwell.batch.puts import PutAnswer, Puts
+from dwell.digits import number_of
 from dwell.errors import (
     BatchTooLarge,
     InvalidInput,
@@ -70,7 +71,6 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _BEARER = "bearer "
 _OTHER_SITES = ("cross-site", "same-site")
-_MOST_DIGITS = 18
 #: A clock that differs by more from a caller's estimate was set since.
 _SET_MS = 500
 _CALL = CALL_HEADER.encode()
@@ -519,9 +519,7 @@ class Call:
     @property
     def their_ms(self) -> int:
         """The time by the caller's clock; 0 if the request does not say it."""
-        theirs = self._header(_NOW) or ""
-        is_number = theirs.isascii() and theirs.isdigit() and len(theirs) <= _MOST_DIGITS
-        return int(theirs) if is_number else 0
+        return number_of(self._header(_NOW) or "") or 0
 
     @property
     def calling(self) -> Calling | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from dwell.digits import number_of
 from dwell.errors import InvalidUrl
 from dwell.urls import shown
 
@@ -49,8 +50,8 @@ def parsed(url: str) -> tuple[Address, dict[str, str]]:
         raise _refusal(url)
     try:
         found = tuple(_host(one, usual) for one in (hosts or "localhost").split(","))
-        database = _database(path[0]) if path else 0
-        if len(found) > 1 and not kind:
+        database = number_of(path[0]) if path else 0
+        if database is None or (len(found) > 1 and not kind):
             raise ValueError(hosts)
     except ValueError:
         raise _refusal(url) from None
@@ -71,12 +72,6 @@ def _split(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError:
         raise _refusal(url) from None
-
-
-def _database(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise ValueError(text)
-    return int(text)
 
 
 def _host(text: str, usual: int) -> tuple[str, int]:
