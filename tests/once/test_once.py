@@ -23,6 +23,7 @@ from dwell.once import (
     once_on_redis,
 )
 from dwell.worker import Worker
+from dwell.worker.calls import Expired, ThreadCall
 from tests.once.payer import connected
 from tests.redis.servers import redis_server
 from tests.waiting import until
@@ -120,6 +121,62 @@ def test_a_block_that_commits_and_then_fails_is_done_again(connect, caplog):
         assert balance(connect()) == (12 if is_last else 1)
     assert not pay(connect(), message())
     assert caplog.text.count("committed its transaction and then failed") == 1
+
+
+@contextlib.contextmanager
+def held_up_commits(connect, database):
+    """Let each commit wait; yields a function that tells whether one does."""
+    other, looker = connect(), connect()
+    if database.startswith("postgresql"):
+        other.execute(
+            "CREATE OR REPLACE FUNCTION held() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_advisory_xact_lock(17); RETURN NULL; END $$"
+        )
+        other.execute(
+            "CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON accounts "
+            "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION held()"
+        )
+        other.commit()
+        other.execute("SELECT pg_advisory_xact_lock(17)")
+
+        def waits():
+            asked = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            return looker.execute(asked).fetchone() is not None
+
+    else:
+        other.execute("BEGIN")
+        other.execute("SELECT balance FROM accounts").fetchall()
+        looker.execute("PRAGMA busy_timeout = 0")
+
+        def waits():
+            # Who waits to commit lets no new readers in.
+            try:
+                looker.execute("SELECT balance FROM accounts").fetchall()
+            except sqlite3.OperationalError:
+                return True
+            return False
+
+    try:
+        yield waits
+    finally:
+        other.rollback()
+
+
+def test_an_interrupt_of_its_own_commit_keeps_the_mark(connect, database, caplog):
+    """Such as the end of the time that a worker gives to the handler."""
+    own, answers = connect(), []
+    call = ThreadCall(lambda given: pay(own, given), message())
+    with held_up_commits(connect, database) as waits:
+        thread = threading.Thread(target=lambda: answers.append(call()))
+        thread.start()
+        until(waits)
+        call.end()
+    thread.join()
+    ((_, error),) = answers
+    assert isinstance(error, Expired)
+    assert balance(connect()) == 1
+    assert not pay(connect(), message())
+    assert "may be done again" not in caplog.text
 
 
 def test_what_cannot_be_committed_does_not_fail_the_next(connect, database):
@@ -335,6 +392,20 @@ def test_an_error_gives_the_token_back(client):
         raise ZeroDivisionError
     with once_on_redis(message(), client) as is_first:
         assert is_first
+
+
+def test_an_interrupt_at_the_end_of_a_block_keeps_its_token_as_done(client, monkeypatch):
+    """The effect is made by then."""
+
+    def interrupted(*args):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), once_on_redis(message(), client) as is_first:  # noqa: PT012
+        assert is_first
+        monkeypatch.setattr(client, "eval", interrupted)
+    with once_on_redis(message(), client) as is_first:
+        assert not is_first
 
 
 def test_a_token_of_a_killed_worker_ends(client):

@@ -22,6 +22,8 @@ TABLE = "dwell_once"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 #: The placeholder of each style of parameters that takes them by their places.
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+#: The condition of the mark that a block has put itself.
+_OWN = "topic = {place} AND id = {place} AND done_ms = {place}"
 
 
 class TransactionLost(DwellError):
@@ -54,7 +56,9 @@ def once(
     did not raise, the error of the driver is raised.
     """
     name, place = _checked(table), _place(connection)
-    values = (message.topic, message.id if key is None else key, time.time_ns() // 1_000_000)
+    # The time is odd until the last change before the commit, so that a mark of a block that has
+    # committed by itself differs from one that was committed here, when an interrupt comes.
+    values = (message.topic, message.id if key is None else key, time.time_ns() // 1_000_000 | 1)
     marked = 0
     try:
         marked = _execute(
@@ -64,7 +68,8 @@ def once(
             values,
         )
         yield marked == 1
-        if not _is_marked(connection, name, place, values[:2]):
+        is_there = _finish if marked == 1 else _is_marked
+        if not is_there(connection, name, place, values):
             raise TransactionLost(
                 f"{name}: the mark of {values[1]!r:.80} is gone, expected a block that does not "
                 "roll back its transaction"
@@ -81,9 +86,10 @@ def once(
 def _unmark(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> None:
     """Remove a mark that the block has committed before it failed, so that the rest is done.
 
+    A finished mark stays: it was committed with the effect, and an interrupt came in that commit.
     Another delivery may have marked the message since, with another time.
     """
-    where = f"topic = {place} AND id = {place} AND done_ms = {place}"
+    where = _OWN.format(place=place)
     # Of a connection that is lost, what it did not commit is lost as well.
     with contextlib.suppress(Exception):
         if _execute(connection, f"DELETE FROM {table} WHERE {where}", values) == 1:
@@ -96,6 +102,12 @@ def _unmark(connection: Any, table: str, place: str, values: tuple[Any, ...]) ->
         connection.commit()
 
 
+def _finish(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> bool:
+    """Make the time of the own mark even, and tell whether it is there, as :func:`_is_marked`."""
+    sql = f"UPDATE {table} SET done_ms = done_ms + 1 WHERE {_OWN.format(place=place)}"
+    return _execute(connection, sql, values) == 1
+
+
 def _is_marked(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> bool:
     """Tell whether a mark is there; raises in a transaction that the database has aborted.
 
@@ -104,7 +116,7 @@ def _is_marked(connection: Any, table: str, place: str, values: tuple[Any, ...])
     cursor = connection.cursor()
     try:
         where = f"topic = {place} AND id = {place}"
-        cursor.execute(f"SELECT 1 FROM {table} WHERE {where}", values)
+        cursor.execute(f"SELECT 1 FROM {table} WHERE {where}", values[:2])
         return cursor.fetchone() is not None
     finally:
         cursor.close()

@@ -78,7 +78,14 @@ def once_on_redis(
     except BaseException:
         client.eval(_END, 1, name, 0, token)
         raise
-    if not client.eval(_END, 1, name, keeps_ms, token):
+    try:
+        is_own = client.eval(_END, 1, name, keeps_ms, token)
+    except BaseException:
+        # The effect is made, and an interrupt may have come before Redis heard of it.
+        with contextlib.suppress(Exception):
+            client.eval(_END, 1, name, keeps_ms, token)
+        raise
+    if not is_own:
         _log.warning(
             "%s took more than %d ms, so another delivery has begun to do the same", name, holds_ms
         )
