@@ -6,7 +6,9 @@ import pytest
 from celery import Celery
 from kombu import pools
 
+import dwell
 from dwell.celery import link
+from dwell.celery.envelope import message_id
 from tests.celery.brokers import emptied
 
 
@@ -95,6 +97,67 @@ def test_messages_of_one_task_do_not_take_each_others_place(app, found):
         got = [channel.basic_get("celery", no_ack=True) for _ in range(21)]
     assert got.pop() is None
     assert sorted(message.payload[0][0] for message in got) == list(range(20))
+
+
+def turns(task):
+    """Return the ids that the messages of a task have in turn."""
+    return [message_id(task, turn) for turn in range(16)]
+
+
+@pytest.fixture
+def repeating(monkeypatch):
+    """Let a client repeat each put: its answer was lost, and then the message is there."""
+    for verb in ("put", "put_many"):
+        real = getattr(dwell.Queue, verb)
+
+        async def twice(*args, real=real, **words):
+            await real(*args, **words)
+            return await real(*args, **words)
+
+        monkeypatch.setattr(dwell.Queue, verb, twice)
+
+
+def test_a_put_that_the_client_repeats_is_one_message(app, found, repeating):
+    task = app.send_task("shop.pay", countdown=3600).id
+    app.send_task("shop.pay", countdown=3600, task_id=task, retries=1)
+    assert [one.id for one in found(*turns(task))] == [task, f"{task}:1"]
+
+
+def test_a_batch_that_the_client_repeats_is_put_once(app, found, repeating):
+    task = uuid.uuid4().hex
+    with app.producer_or_acquire() as producer, producer.batch():
+        for number in range(3):
+            app.send_task("shop.pay", (number,), task_id=task, producer=producer)
+    assert [one.id for one in found(*turns(task))] == [task, f"{task}:1", f"{task}:2"]
+
+
+def test_a_publish_that_kombu_repeats_is_one_message(app, found, monkeypatch):
+    real, lost = dwell.Queue.put, ["once"]
+
+    async def unanswered(self, topic, *args, **words):
+        answer = await real(self, topic, *args, **words)
+        if topic == "celery" and lost:
+            lost.pop()
+            raise dwell.ServerUnreachable("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(dwell.Queue, "put", unanswered)
+    task = app.send_task("shop.pay", countdown=3600)
+    assert not lost
+    assert [one.id for one in found(*turns(task.id))] == [task.id]
+
+
+def test_a_message_that_a_consumer_forwards_is_another(app, found):
+    """With all its properties, and before it is acked."""
+    task = app.send_task("shop.pay")
+    with app.connection_for_write() as connection:
+        got = connection.default_channel.basic_get("celery")
+        sent = got.properties | {"content_type": got.content_type}
+        words = {name: sent[name] for name in sent if name not in ("delivery_info", "priority")}
+        connection.Producer().publish(
+            got.body, routing_key="celery", headers=got.headers, content_encoding="utf-8", **words
+        )
+        assert [one.id for one in found(*turns(task.id))] == [task.id, f"{task.id}:1"]
 
 
 def test_a_revocation_for_one_worker_cancels_nothing(app, found):

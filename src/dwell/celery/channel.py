@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from kombu.utils.uuid import uuid
 
 from dwell.batch.stats import TopicStats
 from dwell.celery.directory import Binding, Directory, Row, binding_row, queue_row
-from dwell.celery.envelope import MAX_PRIORITY, TRANSIENT, Copies, Parcel, opened, sealed
+from dwell.celery.envelope import MAX_PRIORITY, PUBLISH, TRANSIENT, Copies, Parcel, opened, sealed
 from dwell.celery.intake import Consumed, Intake
 from dwell.celery.names import exchange_topic, topic_of
 from dwell.celery.posting import post
@@ -302,6 +303,8 @@ class Channel(virtual.Channel):
         if exchange:
             is_transient = message["properties"].get("delivery_mode") == TRANSIENT
             words["copies"] = Copies(is_needed=not is_transient)
+        # A publish that kombu repeats after a lost answer has the same properties.
+        message["properties"].setdefault(PUBLISH, secrets.token_hex(8))
         # All queues of the message are known before it is put into the first.
         gathered = PublishBatch(self, 0) if batch is None else batch
         result = super().basic_publish(message, exchange, routing_key, batch=gathered, **words)

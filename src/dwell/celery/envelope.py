@@ -23,6 +23,9 @@ MAX_PRIORITY = 255
 #: AMQP's number for messages that need not survive the broker.
 TRANSIENT = 1
 
+#: The property that tells one publish from others, also of the same task; no consumer sees it.
+PUBLISH = "dwell_publish"
+
 #: Room for what tells messages of one task apart in their ids.
 _MARK_BYTES = 12
 
@@ -43,8 +46,8 @@ class Parcel:
     """One message for a topic, in the terms of :meth:`dwell.Queue.put`.
 
     ``task`` is the id of its task, or empty; ``turn`` counts the messages that the same task had
-    before. Times are epoch milliseconds, or None. ``copies`` is None for a message that was sent to
-    the queue itself.
+    before. Times are epoch milliseconds, or None. ``publish`` is the mark of the publish that made
+    it, empty if there is none. ``copies`` is None for a message that was sent to the queue itself.
     """
 
     topic: str
@@ -54,6 +57,7 @@ class Parcel:
     priority: int
     due_ms: int | None
     expires_ms: int | None
+    publish: str = ""
     copies: Copies | None = None
 
     @property
@@ -95,7 +99,8 @@ def sealed(
     except (TypeError, ValueError) as error:
         raise InvalidBody(f"message: got what JSON cannot encode: {error}") from error
     priority = DEFAULT_PRIORITY - _priority(properties)
-    return Parcel(topic_of(queue), body, task, turn, priority, due_ms, expires_ms)
+    publish = properties.get(PUBLISH, "")
+    return Parcel(topic_of(queue), body, task, turn, priority, due_ms, expires_ms, publish)
 
 
 def opened(message: Message) -> dict[str, Any]:
@@ -106,6 +111,8 @@ def opened(message: Message) -> dict[str, Any]:
     found: dict[str, Any] = loads(message.body)
     properties = found["properties"]
     _check(found)
+    # Who forwards the message with its properties makes another.
+    properties.pop(PUBLISH, None)
     properties["delivery_tag"] = message.receipt
     if message.attempt > 1:
         found["headers"]["redelivered"] = True
@@ -138,6 +145,14 @@ def task_of(message: Message) -> str:
     """Return the id of the task that a message holds, empty if it holds none."""
     try:
         return _task_of(loads(message.body))[0]
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return ""
+
+
+def publish_of(message: Message) -> str:
+    """Return the mark of the publish that has put a message, empty if there is none."""
+    try:
+        return str(loads(message.body)["properties"].get(PUBLISH, ""))
     except (ValueError, TypeError, LookupError, AttributeError):
         return ""
 

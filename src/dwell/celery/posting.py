@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dwell.celery.envelope import Parcel
+from dwell.celery.envelope import Parcel, publish_of
 from dwell.errors import AccessDenied, DwellError, InvalidBody, InvalidInput, TopicFull
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Result
 from dwell.queue import Queue
@@ -59,14 +59,15 @@ async def _post(queue: Queue, parcels: list[Parcel], max_attempts: int) -> Dwell
     """Put parcels of one topic; return the error that ended it, if any.
 
     An existing id belongs to an earlier message of the same task, such as a task that is retried
-    before it is acked: then the next id of the task is used, or the queue makes the id.
+    before it is acked: then the next id of the task is used, or the queue makes the id. Or it is
+    the same message, if this client or kombu has repeated a put whose answer was lost.
     """
     left = parcels
     for turn in range(MOST_TURNS):
         kept: list[Parcel] = []
         try:
             for group in _groups(left):
-                kept += await _put(queue, group, max_attempts)
+                kept += await _others(queue, await _put(queue, group, max_attempts))
         except DwellError as error:
             return error
         left = kept
@@ -88,6 +89,23 @@ def _groups(parcels: Sequence[Parcel]) -> list[list[Parcel]]:
         for place in places(sizes, MAX_BATCH_BYTES // 2):
             found += slices(group[place], MAX_BATCH_MESSAGES)
     return found
+
+
+async def _others(queue: Queue, kept: Sequence[Parcel]) -> list[Parcel]:
+    """Return the parcels of one topic whose ids other messages have."""
+    if not kept:
+        return []
+    ids = [str(parcel.id) for parcel in kept]
+    try:
+        found = await queue.get(kept[0].topic, ids)
+    except AccessDenied:
+        # A second message is better than none.
+        return list(kept)
+    return [
+        parcel
+        for parcel, there in zip(kept, found, strict=True)
+        if not parcel.publish or there is None or publish_of(there) != parcel.publish
+    ]
 
 
 async def _put(queue: Queue, group: Sequence[Parcel], max_attempts: int) -> list[Parcel]:
