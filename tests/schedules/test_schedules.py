@@ -103,6 +103,29 @@ async def test_run_puts_the_message_now_and_leaves_the_schedule_as_it_is(paused)
             await queue.schedules.run("other")
 
 
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_a_run_whose_put_was_repeated_puts_one_message(is_done, monkeypatch):
+    """A client repeats a put when its answer is lost, and hears that the message was there."""
+    async with opened() as (queue, clock):
+        await queue.configure("t", remember_ms=60_000)
+        await queue.schedules.put("s", "t", b"body", every="1m")
+        clock.advance(1_500)
+        put_rows = queue.put_rows
+
+        async def repeated(topic, rows):
+            monkeypatch.setattr(queue, "put_rows", put_rows)
+            await put_rows(topic, rows)
+            if is_done:
+                await queue.ack(await queue.take("t", 1))
+            return await put_rows(topic, rows)
+
+        monkeypatch.setattr(queue, "put_rows", repeated)
+        put = await queue.schedules.run("s")
+        assert put.result is Result.CREATED
+        clock.advance(10)
+        assert list((await queue.take("t", 10)).ids) == ([] if is_done else [put.id])
+
+
 async def test_runs_by_hand_leave_the_ids_of_moments_alone():
     async with opened(0) as (queue, clock):
         await queue.schedules.put("s", "t", b"", every="1m", misfire="all")

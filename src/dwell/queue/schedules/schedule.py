@@ -6,6 +6,7 @@ So it is as durable as any message, and its taker fires it.
 """
 
 from base64 import b64encode
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -41,6 +42,8 @@ SETBACK_MS = 60_000
 
 #: The headers of messages that a schedule has put.
 NAME_HEADER, TIME_HEADER = "dwell-schedule", "dwell-time"
+#: Which call of ``schedules.run`` a message is of: a random name.
+RUN_HEADER = "dwell-run"
 
 #: The text says up to when the schedule has fired; or after when it fires if it has not fired yet.
 _FIRED, _SINCE = "fired up to ", "fires after "
@@ -113,14 +116,14 @@ class Schedule(
         """Raise InvalidInput if a message could be invalid: no id is longer than this moment's."""
         self.row(1, 1)
 
-    def row(self, ms: int, now_ms: int) -> Row:
-        """Return the message for a moment; raises InvalidInput.
+    def row(self, ms: int, now_ms: int, more: Mapping[str, str] | None = None) -> Row:
+        """Return the message for a moment, with ``more`` headers; raises InvalidInput.
 
         Jitter is derived from the id, so that it is the same for all firers.
         """
         due_ms = ms + crc32(self.id_of(ms).encode()) % (self.jitter_ms + 1)
         put_ms = max(now_ms, due_ms)
-        headers = {**self.headers, NAME_HEADER: self.name, TIME_HEADER: moment_text(ms)}
+        own = {NAME_HEADER: self.name, TIME_HEADER: moment_text(ms)}
         return row_of(
             self.body,
             put_ms,
@@ -131,12 +134,13 @@ class Schedule(
             max_attempts=self.max_attempts or None,
             expires=put_ms + self.ttl_ms if self.ttl_ms else None,
             key=self.key,
-            headers=headers,
+            headers={**self.headers, **own, **(more or {})},
         )
 
-    def row_now(self, now_ms: int) -> Row:
-        """Return the message of a run by hand: due now, without jitter."""
-        return msgspec.structs.replace(self, jitter_ms=0).row(now_ms, now_ms)
+    def row_now(self, now_ms: int, run: str) -> Row:
+        """Return the message of a run by hand, which ``run`` names: due now, without jitter."""
+        without = msgspec.structs.replace(self, jitter_ms=0)
+        return without.row(now_ms, now_ms, {RUN_HEADER: run})
 
 
 @lru_cache(maxsize=2048)

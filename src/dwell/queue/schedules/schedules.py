@@ -1,5 +1,6 @@
 """The schedules of a queue: puts, reads, changes, pauses and removes them."""
 
+import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import date, datetime
 from functools import partial
@@ -20,6 +21,7 @@ from dwell.queue.schedules.changing import Changing, Check, first_after, never_t
 from dwell.queue.schedules.firer import Firer
 from dwell.queue.schedules.past import PastRuns, past_runs
 from dwell.queue.schedules.schedule import (
+    RUN_HEADER,
     SETBACK_MS,
     TOPIC,
     Planned,
@@ -220,15 +222,21 @@ class Schedules:
         """
         found = name if isinstance(name, Planned) else await self._existing(name)
         schedule, ms = found.schedule, self._queue.clock.now_ms()
+        run = secrets.token_hex(8)
         while True:
             # The ids of its own moments belong to the schedule's own runs.
             ms = await in_time(schedule.name, partial(_between, schedule, ms))
-            row = schedule.row_now(ms)
+            row = schedule.row_now(ms, run)
             if schedule.overlap != "queue":
                 await self._note_run(schedule, ms)
             (put,) = await self._queue.put_rows(schedule.topic, [row])
             if put.result is not Result.KEPT:
                 return put
+            # Its own message, if the answer to the put was lost, so that the put was repeated. One
+            # that is done by now counts as its own: another run of one millisecond is rarer.
+            (message,) = await self._queue.get(schedule.topic, [put.id])
+            if message is None or message.headers.get(RUN_HEADER) == run:
+                return Put(put.id, Result.CREATED, message.number if message else 0)
             ms += 1
 
     async def _note_run(self, schedule: Schedule, ms: int) -> None:

@@ -175,7 +175,7 @@ async def run_schedule(call: Call) -> Answer:
     topic = found.schedule.topic
     _allow_also(call, [topic])
     call.service.check_puts()
-    row = found.schedule.row_now(call.queue.clock.now_ms())
+    row = found.schedule.row_now(call.queue.clock.now_ms(), "")
     # Its key, headers and id are stored, too.
     async with call.room(topic, 1, Puts.of_rows(topic, [row]).size_bytes) as room:
         put = await call.queue.schedules.run(found)
