@@ -1,6 +1,6 @@
 """Records: the answers of the functions, loose messages and blocks, as batches of messages."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -140,6 +140,11 @@ class Leased:
 
     def __len__(self) -> int:
         return self._size
+
+    def ids(self) -> Iterator[bytes]:
+        """Yield the id of each message."""
+        for _, part in self._parts:
+            yield from (id_.encode() for id_ in part.ids)
 
     def batch(self, clock_of: Callable[[int], Clock]) -> Batch:
         """Return the messages whose leases have not ended, by the clock of their shard.

@@ -6,6 +6,7 @@ back.
 """
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
 from dwell.batch.batch import Batch
@@ -57,13 +58,19 @@ class Taking:
         owner: str,
         versions: U64 | None,
     ) -> Batch:
-        """Lease some messages by id, if they are ready, in the order of the ids."""
+        """Lease some messages by id, if they are ready, in the order of the ids.
+
+        Messages with other keys, which other shards may have, may have the same id. Each time that
+        an id is named, one of them is leased.
+        """
         part = _Part(self._shards, self._debts)
         none = (topic, b"", lease_ms, owner)
         most_bytes = self._shards.limits.taken * BYTES_AS_ONE
 
         async def ask(shard: int) -> None:
-            for places in slices(range(len(ids)), self._shards.limits.ids):
+            # Versions tell them apart.
+            asked = _missing(ids, part.leased) if versions is None else range(len(ids))
+            for places in slices(asked, self._shards.limits.ids):
                 told = (topic, packed_versions(versions, places), lease_ms, owner)
                 some = [ids[at] for at in places]
                 # One call leases a limited number of bytes, and the next call the rest of the same
@@ -76,8 +83,23 @@ class Taking:
 
         await part.gather(ask)
         batch = part.leased.batch(self._shards.clock_of)
-        where = {id_.encode(): at for at, id_ in enumerate(batch.ids)}
-        return batch.picked([where.pop(id_) for id_ in ids if id_ in where])
+        where: defaultdict[bytes, list[int]] = defaultdict(list)
+        for at, id_ in enumerate(batch.ids):
+            where[id_.encode()].append(at)
+        return batch.picked([where[id_].pop(0) for id_ in ids if where[id_]])
+
+
+def _missing(ids: Sequence[bytes], leased: Leased) -> Sequence[int]:
+    """Return the places of the ids that no leased message has."""
+    if not len(leased):
+        return range(len(ids))
+    found, missing = Counter(leased.ids()), []
+    for at, id_ in enumerate(ids):
+        if found[id_]:
+            found[id_] -= 1
+        else:
+            missing.append(at)
+    return missing
 
 
 class _Part:
