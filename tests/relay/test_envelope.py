@@ -59,6 +59,17 @@ def test_more_headers_than_a_message_may_have_are_refused():
         envelope.extra_of(Record("in", "i", b"", None, many, origin="i"), "to")
 
 
+@pytest.mark.parametrize("size", [5_000, 9_000, 12_000])
+def test_text_and_binary_headers_fit_together(size):
+    """A stack trace beside a number in binary, as retry topics have them."""
+    headers = [("trace", b"x" * size), ("offset", b"\x00\xff")]
+    record = Record("in", "i", b"1", b"k", headers, origin="i")
+    assert through(record).headers == headers
+    (message,) = held(b"1", envelope.extra_of(record, "target"))
+    assert (message.key, message.headers["dwell-to"]) == ("k", "target")
+    assert ("trace" in message.headers) == (size == 5_000)
+
+
 LARGE = 20_000
 
 

@@ -2,15 +2,18 @@
 
 Key and headers are text, as far as a message can hold them. Other values (bytes that are not text,
 a repeated name, no body at all) are kept byte for byte in the header ``dwell-raw``: Base64 of
-MessagePack ``[key, [[name, value], ...], has no body]``. Properties that only one kind of broker
+MessagePack ``[key, [[name, value], ...], has no body]``. It has the text headers too, which are
+left out beside it where a message has no room for both. Properties that only one kind of broker
 knows are in ``dwell-properties``, in Base64.
 """
 
+import contextlib
 from base64 import b64decode, b64encode
 
 import msgspec
 
 from dwell.batch.batch import Batch
+from dwell.errors import InvalidHeaders
 from dwell.given import values
 from dwell.message import MAX_KEY_BYTES, Extra, decode_extra, encode_extra
 from dwell.relay.record import Headers, Record
@@ -41,15 +44,19 @@ def extra_of(record: Record, target: str | None) -> bytes:
     is_plain = record.body is not None and (key is not None or record.key is None)
     if not record.headers and is_plain:
         return encode_extra(key, values.headers(headers))
+    texts: dict[str, str] = {}
     for name, value in record.headers:
         text = _text(value)
-        if text is None or name in headers:
+        if text is None or name in headers or name in texts:
             is_plain = False
         else:
-            headers[name] = text
-    if not is_plain:
-        raw = _encoder.encode((record.key, record.headers, record.body is None))
-        headers[_RAW] = b64encode(raw).decode()
+            texts[name] = text
+    if is_plain:
+        return encode_extra(key, values.headers(headers | texts))
+    raw = _encoder.encode((record.key, record.headers, record.body is None))
+    headers[_RAW] = b64encode(raw).decode()
+    with contextlib.suppress(InvalidHeaders):
+        return encode_extra(key, values.headers(headers | texts))
     return encode_extra(key, values.headers(headers))
 
 
