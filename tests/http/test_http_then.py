@@ -26,17 +26,20 @@ async def test_client_acks_with_a_follow_up(server):
         assert (await queue.result("t", "2")).state == "leased"
 
 
-async def test_a_follow_up_needs_another_id_than_its_own_message():
+async def test_a_follow_up_needs_another_id_than_its_own_message(server):
     """The id exists until the ack, which would keep the follow-up out."""
-    async with dwell.open("memory:") as queue:
-        await queue.put("t", "x", id="a")
-        (message,) = await queue.take("t")
-        with pytest.raises(InvalidInput, match=r"then\.id: got 'a', expected none of its own"):
-            await queue.ack(message, then=Then("t", "x", id="a"))
-        assert await queue.ack(message, then=Then("u", "x", id="a")) is Result.ACKED
-        (message,) = await queue.take("u")
-        assert await queue.ack(message, then=Then("u", "x")) is Result.ACKED
-        assert (await queue.stats()).topics["u"].ready == 1
+    for url in ("memory:", server.url):
+        async with dwell.open(url) as queue:
+            await queue.put("t", "x", id="a")
+            (message,) = await queue.take("t")
+            for what in (message, message.receipt):
+                with pytest.raises(InvalidInput, match=r"then\.id: got 'a', expected none of its"):
+                    await queue.ack(what, then=Then("t", "x", id="a", delay="1h"))
+            assert (await queue.result("t", "a")).state == "leased"
+            assert await queue.ack(message, then=Then("u", "x", id="a")) is Result.ACKED
+            (message,) = await queue.take("u")
+            assert await queue.ack(message.receipt, then=Then("u", "x")) is Result.ACKED
+            assert (await queue.stats()).topics["u"].ready == 1
 
 
 async def test_plain_json(server):
@@ -64,6 +67,7 @@ async def test_plain_json(server):
         ({"then": {"body": "x", "delay": "soon"}, "then_topic": "u"}, "delay"),
         ({"then": {"id": "x"}, "then_topic": "u"}, "body"),
         ({"then": "x", "then_topic": "u"}, "Expected"),
+        ({"then": {"body": "x", "id": "1"}, "then_topic": "t"}, "none of its own message"),
     ],
 )
 async def test_bad_follow_ups_leave_the_message(server, more, detail):

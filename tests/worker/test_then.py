@@ -61,6 +61,18 @@ async def test_bad_follow_up_is_a_failure(then, error):
         assert error in found.error
 
 
+async def test_follow_up_with_the_id_of_its_own_message_is_a_failure():
+    """It would be kept out by the message that is acked, and nothing would be left."""
+    async with dwell.open("memory:") as queue:
+        worker = Worker(queue)
+        worker.on("poll")(lambda message: Then("poll", message.body, id=message.id, delay="1h"))
+        async with serving(worker):
+            await queue.put("poll", "x", id="1", max_attempts=1)
+            found = await queue.result("poll", "1", wait=PATIENCE_S)
+        assert found.state == "dead"
+        assert "none of its own message" in found.error
+
+
 async def test_follow_up_without_room_is_tried_again_and_then_is_the_error(caplog):
     async with dwell.open("memory:") as queue:
         worker = Worker(queue)

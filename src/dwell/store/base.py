@@ -225,7 +225,8 @@ class Store(ABC):
         ``results``, one for each message or None, are kept for :meth:`results`. ``then`` is one
         message beside the ack of one: if that counts, it is put in the same step, before the ack,
         and kept where its id exists; a stale receipt puts nothing. Raises TopicFull, and
-        InvalidInput if the store cannot do both in one step; then neither is done.
+        InvalidInput if it has topic and id of the acked message, which would keep it out, or if
+        the store cannot do both in one step; then neither is done.
         """
 
     @abstractmethod

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import structs
 
 from dwell.batch.outcome import UNKNOWN, Outcome
-from dwell.errors import IdExists, TopicFull
+from dwell.errors import IdExists, InvalidInput, TopicFull
 from dwell.message import Kind, Result, State, TopicSettings, decode_extra
 from dwell.retries import retry_delay_ms
 from dwell.store.base import AckResults, Delays, Errors
@@ -341,13 +341,13 @@ class Model:
 
         ``then`` is put into a topic if the single ack counts.
         """
-        # A follow-up is refused where other puts are dropped.
-        if (
-            then is not None
-            and any(item.lease == leases[0] != 0 for item in self.items.values())
-            and self.put(then[0], [then[1]], "keep") == [Result.DROPPED]
-        ):
-            raise TopicFull
+        held = [item for item in self.items.values() if item.lease == leases[0] != 0]
+        if then is not None and held:
+            if (then[0], then[1].id) == (held[0].topic, held[0].put.id):
+                raise InvalidInput
+            # A follow-up is refused where other puts are dropped.
+            if self.put(then[0], [then[1]], "keep") == [Result.DROPPED]:
+                raise TopicFull
 
         def ack(item: Item, at: int) -> Result:
             self._note(Kind.ACK, item)

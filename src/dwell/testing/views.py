@@ -12,7 +12,7 @@ from dwell.batch.page import Cursor
 from dwell.batch.puts import PUT_ARRAYS, Puts
 from dwell.batch.schema import arrays_from
 from dwell.batch.stats import Stats
-from dwell.errors import IdExists, TopicFull
+from dwell.errors import IdExists, InvalidInput, TopicFull
 from dwell.message import U8, Kind, Message, Result, State, decode_extra
 from dwell.store.base import Store
 from dwell.testing.model import Entry, Fact, Item, Model, order_of
@@ -187,7 +187,7 @@ def attempt(act: Callable[[], T]) -> tuple[type[Exception] | None, T | None]:
     """Return the error of an action, or its answer."""
     try:
         return None, act()
-    except (IdExists, TopicFull) as error:
+    except (IdExists, InvalidInput, TopicFull) as error:
         return type(error), None
 
 

@@ -19,6 +19,7 @@ from dwell.store.embedded.machine import Machine
 from dwell.store.embedded.recent import Recent
 from dwell.store.embedded.table import DONE
 from dwell.store.embedded.versions import versions_of
+from dwell.store.followups import its_own_id
 
 #: More than a record needs in addition to its columns and blobs: header, topic and padding; it and
 #: the columns leave room for a record that ends the results of its ids.
@@ -52,11 +53,18 @@ class Putter:
                 return self._put_rest(puts, on_conflict, done, now_ms)
         return self._put(puts, on_conflict, now_ms)
 
-    def check_room(self, puts: Puts, now_ms: int) -> None:
-        """Raise TopicFull if a message to be put with ``keep`` has no room, or would be dropped."""
+    def check_follow_up(self, puts: Puts, acked: Rows, now_ms: int) -> None:
+        """Refuse a message to be put with ``keep`` in the same step as the ack of another.
+
+        Raises TopicFull if it has no room, or would be dropped, and InvalidInput if it has the id
+        of the acked one.
+        """
         wanted = len(puts)
         if puts.ids is not None:
             hashes = self._finder.hashes(puts.topic, puts.ids)
+            rows, found = self._machine.known.find(*hashes)
+            if found[0] and rows[0] == acked[0]:
+                raise its_own_id(puts)
             wanted = self._count_new(puts.topic, hashes, "keep", now_ms)
         if self._fitting(puts.topic, wanted) < wanted:
             raise self._full(puts.topic, wanted)

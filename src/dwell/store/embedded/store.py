@@ -409,7 +409,7 @@ class EmbeddedStore(Counting):
                 more = 0 if then is None else most_bytes(then, 1)
                 self.core.reserve(acks_bytes(records) + more, Use.GROW)
             if then is not None:
-                self._putter.check_room(then, now_ms)
+                self._putter.check_follow_up(then, rows[good], now_ms)
                 self._putter.put(then, "keep", now_ms)
             for record in records:
                 self._time.write(record)

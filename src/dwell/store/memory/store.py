@@ -35,6 +35,7 @@ from dwell.message import (
 from dwell.retries import retry_delay_ms
 from dwell.store.allowances import Allowances
 from dwell.store.base import AckResults, Delays, Errors
+from dwell.store.followups import check_id
 from dwell.store.memory.deadlines import Deadlines
 from dwell.store.memory.log import EventLog
 from dwell.store.memory.reading import Reading, texts_of
@@ -173,8 +174,11 @@ class MemoryStore(Reading):
     async def ack(self, receipts: U64, results: AckResults = None, then: Puts | None = None) -> U8:
         """Delete messages that are done."""
         now_ms = self._enter()
-        if then is not None and any(taken_rows(self._taken, receipts, self.number)):
-            self._put_all(then, "keep", now_ms, on_full="refuse")
+        if then is not None:
+            (row,) = taken_rows(self._taken, receipts, self.number)
+            if row is not None:
+                check_id(then, row.topic.name, row.id)
+                self._put_all(then, "keep", now_ms, on_full="refuse")
         own = [None] * len(receipts) if results is None else results
         return self._each_receipt(receipts, lambda row, at: self._ack(row, own[at], now_ms))
 

@@ -18,6 +18,7 @@ from dwell.errors import (
     TopicFull,
 )
 from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
+from dwell.store.followups import its_own_id
 from dwell.store.partly import PartlyPut
 from dwell.store.redis.blocks import Block, blocks_of
 from dwell.store.redis.numbers import SLOTS, number, shard_of, shares
@@ -92,7 +93,8 @@ class Putter:
     async def ack_then(self, receipts: U64, result: bytes | None, then: Puts) -> U8:
         """Ack one message, and put another in the same step; both must belong to one shard.
 
-        Raises InvalidInput if they do not, and TopicFull; then nothing is done.
+        Raises InvalidInput if they do not, or have one id in one topic, and TopicFull; then nothing
+        is done.
         """
         found = self._shards.groups(receipts)
         if not found:
@@ -115,6 +117,8 @@ class Putter:
         values = (await self._shards.run(shard, "follow", *told)).values
         if values[0] == b"full":
             raise _refusal(b"full", [*values[1:], 1], then.topic)
+        if values[0] == b"own":
+            raise its_own_id(then)
         return np.frombuffer(values[0], np.uint8).copy()
 
     def _settled(self, puts: Puts) -> Puts:

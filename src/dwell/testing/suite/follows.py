@@ -81,16 +81,34 @@ class Follows(Suite):
     @within_a_shard
     @scenario
     async def test_follow_up_with_an_existing_id_is_kept(self, rig: Rig) -> None:
-        """Of a message, of the message itself, and of a memory; the ack counts."""
-        await rig.put("1", "2", "3")
+        """Of a message, and of a memory; the ack counts."""
+        await rig.put("1", "2")
         await rig.put("y", topic="u", body=b"old")
         batch = await rig.take()
         receipts = dict(zip(batch.ids, receipts_of(batch)[:, None], strict=True))
         assert await ack_then(rig, receipts["1"], follow_up(rig, "y")) == ["acked"]
         assert (await rig.get("y", "u")).body == b"old"
-        assert await ack_then(rig, receipts["2"], follow_up(rig, "2", "t")) == ["acked"]
-        assert await ack_then(rig, receipts["3"], follow_up(rig, "1", "t")) == ["acked"]
-        assert await rig.found(encoded(["1", "2", "3"])) == [None] * 3
+        assert await ack_then(rig, receipts["2"], follow_up(rig, "1", "t")) == ["acked"]
+        assert await rig.found(encoded(["1", "2"])) == [None] * 2
+
+    @within_a_shard
+    @scenario
+    async def test_follow_up_with_the_id_of_its_own_message_is_refused(self, rig: Rig) -> None:
+        """The message would keep it out; nothing is done, and a stale receipt is stale."""
+        await rig.put("1", "2")
+        batch = await rig.take(lease_ms=1_000)
+        receipts = receipts_of(batch)
+        for at, id_ in enumerate(batch.ids):
+            for result in (None, b"result"):
+                with pytest.raises(InvalidInput, match=f"got '{id_}', expected none of its own"):
+                    await ack_then(rig, receipts[at : at + 1], follow_up(rig, id_, "t"), result)
+        # One of them is given back, so that the other is no longer one of a whole batch.
+        await rig.store.release(receipts[:1], 0, None, counted=True)
+        with pytest.raises(InvalidInput):
+            await ack_then(rig, receipts[1:], follow_up(rig, batch.ids[1], "t"))
+        assert await ack_then(rig, receipts[1:], follow_up(rig, batch.ids[1])) == ["acked"]
+        assert await ack_then(rig, receipts[:1], follow_up(rig, batch.ids[0], "t")) == ["stale"]
+        assert await rig.take_ids() == [batch.ids[0]]
 
     @within_a_shard
     @scenario

@@ -160,8 +160,8 @@ end
 verb('done', 1, kept(function(given) return ack(results.given(given)) end))
 
 -- Put the message of a block as a loose one, if its id does not exist; return nil, or what is pending and the limit of a
--- topic that is full.
-function results.put_after(text, counted_ms, counted)
+-- topic that is full, or 'own' if its id is that of the message `held`, which is about to be acked.
+function results.put_after(text, counted_ms, counted, held)
   local expires = 0
   if text:byte(1) == 0 then
     expires = unpack_from('>I6', text, 3)
@@ -171,6 +171,7 @@ function results.put_after(text, counted_ms, counted)
   b.state = STATE.waiting
   local topic, of = b.topic, settings(b.topic)
   local id = b.own_ids and ids_of(text, b, 0)[1]
+  if id and topic == held.topic and id == held.id then return 'own' end
   local value = id and call('HGET', KEY.ids .. topic, id)
   local ends = remembered_until(value)
   if value and not (ends and ends <= now) then return nil end
@@ -199,12 +200,15 @@ end
 
 -- Ack one message as `done` does, and put another in the same step if it was leased: `text` is that as a block, as put
 -- gets it, `counted_ms` the base time for delays, 0 without, `counted` 1 if its due was counted from that, and 2 its
--- expiry. The list: the receipt. Answers as ack does, or {'full', pending, limit, finish()}, with nothing done.
+-- expiry. The list: the receipt. Answers as ack does, or with nothing done {'full', pending, limit, finish()}, or
+-- {'own', finish()} if it has topic and id of the message that is acked.
 verb('follow', 4, kept(function(given, text, counted_ms, counted)
   settle()
   local n, take = unpack_from('>I7I4', ARGV[rest])
-  if held_by(n + ARGV[rest]:byte(12), take) then
-    local pending, limit = results.put_after(text, tonumber(counted_ms), tonumber(counted))
+  local held = held_by(n + ARGV[rest]:byte(12), take)
+  if held then
+    local pending, limit = results.put_after(text, tonumber(counted_ms), tonumber(counted), held)
+    if pending == 'own' then return {'own', finish()} end
     if pending then return {'full', pending, limit, finish()} end
   end
   return ack(results.given(given))
