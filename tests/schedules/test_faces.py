@@ -1,6 +1,7 @@
 """Schedules over HTTP, on the command line, and in the code of a worker."""
 
 import asyncio
+import functools
 
 import pytest
 
@@ -202,6 +203,33 @@ def test_a_schedule_is_named_by_its_app_and_function():
         """Nothing."""
 
     assert worker.described == "serving shop:report (1 at once) at memory:"
+
+
+def test_each_schedule_of_a_worker_has_a_name_of_its_own():
+    """Under one name the last rule would be put, and both functions get its messages."""
+
+    def report(message):
+        """Nothing."""
+
+    def logged(function):
+        def wrapper(message):
+            return function(message)
+
+        return wrapper
+
+    worker = Worker("memory:", app="shop")
+    worker.every("1h")(report)
+    worker.every("1h")(logged(report))
+    for function in (report, logged(report)):
+        with pytest.raises(dwell.InvalidInput, match="is declared already, expected every"):
+            worker.every("2h")(function)
+    with pytest.raises(dwell.InvalidInput, match="name: 'shop:report' is declared already"):
+        worker.every("2h", name="shop:report", topic="other")(print)
+    with pytest.raises(dwell.InvalidInput, match="has none, expected every"):
+        worker.every("2h")(functools.partial(report, None))
+    worker.every("2h", name="evening")(report)
+    expected = "shop:report (1 at once); shop:wrapper (1 at once); evening (1 at once)"
+    assert worker.described == f"serving {expected} at memory:"
 
 
 async def test_fire_ends_with_its_queue():

@@ -228,6 +228,7 @@ class Worker:
 
         def register(handler: F) -> F:
             own = name or f"{self._app}:{getattr(handler, '__name__', '')}"
+            self._check_name(own, handler)
             how: dict[str, Any] = {"retry": retry, "timeout": timeout, "processes": processes}
             self.on(topic or own, concurrency=concurrency, **how)(handler)
             rule = {"every": span, "cron": cron, "rrule": rrule}
@@ -235,6 +236,16 @@ class Worker:
             return handler
 
         return register
+
+    def _check_name(self, name: str, handler: object) -> None:
+        """Refuse a schedule without a name of its own: it would get the runs of another."""
+        if name == f"{self._app}:":
+            raise InvalidInput(f"name: {handler!r:.80} has none, expected every(..., name=...)")
+        if any(one.name == name for one in self._declared):
+            raise InvalidInput(
+                f"name: {name!r:.200} is declared already, expected every(..., name=...) with "
+                "another, as for two functions of one name, or a decorator without functools.wraps"
+            )
 
     def _add(self, new: Subscription) -> None:
         for old in self._subscriptions:
