@@ -138,7 +138,7 @@ class Channel(virtual.Channel):
         owner = f"{socket.gethostname()}:{os.getpid()}"
         self._intake = Intake(self._link, lease_s, owner, connection.signal.set)
         self._qos = QoS(self._intake)
-        #: The topics that refused copies of a message.
+        #: The topics that refused copies of a message, and the exchanges that had no queue for one.
         self._told = set[str]()
 
     # --- queues and exchanges -----------------------------------------------------------------
@@ -201,6 +201,8 @@ class Channel(virtual.Channel):
         exchange = exchange or "amq.direct"
         binding = self._binding(queue, exchange, routing_key)
         self.state.binding_delete(queue, exchange, routing_key)
+        if self._is_consumed(queue):
+            self._keep(queue)
         self._link.run(self._directory.unbind, exchange, binding)
 
     def queue_delete(
@@ -221,6 +223,8 @@ class Channel(virtual.Channel):
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, **words: Any) -> None:
         """Delete an exchange and its bindings; the queues stay."""
+        for queue, _, routing_key in [one for one in self.state.bindings if one[1] == exchange]:
+            self.queue_unbind(queue, exchange, routing_key)
         self.state.exchanges.pop(exchange, None)
         self._link.run(self._link.queue.clear, exchange_topic(exchange))
 
@@ -307,7 +311,14 @@ class Channel(virtual.Channel):
         message["properties"].setdefault(PUBLISH, secrets.token_hex(8))
         # All queues of the message are known before it is put into the first.
         gathered = PublishBatch(self, 0) if batch is None else batch
+        before = len(gathered.parcels)
         result = super().basic_publish(message, exchange, routing_key, batch=gathered, **words)
+        if exchange and len(gathered.parcels) == before:
+            if self._restore(exchange, routing_key):
+                words["batch"] = gathered
+                self.typeof(exchange).deliver(message, exchange, routing_key, **words)
+            if len(gathered.parcels) == before and words["copies"].is_needed:
+                self._tell(exchange, "the exchange has no queue for a message, which is dropped")
         if batch is None:
             self.post(gathered.parcels)
         return result
@@ -323,7 +334,7 @@ class Channel(virtual.Channel):
         properties = message["properties"]
         is_direct = not properties.get("delivery_info", {}).get("exchange")
         is_transient = is_direct and properties.get("delivery_mode") == TRANSIENT
-        if is_transient and not self._has_queue(queue):
+        if is_transient and not self._has_queue(queue) and not self._restore_queue(queue):
             # A reply for a program that has ended must not stay for ever.
             return
         ttl_ms = self._declared(queue).ttl_ms
@@ -356,9 +367,38 @@ class Channel(virtual.Channel):
         if not parcels:
             return
         for topic, error in self._link.run(post, self._link.queue, parcels, self.max_attempts):
-            if topic not in self._told:
-                self._told.add(topic)
-                _log.warning("%.200s: left out by an exchange: %s", topic, error)
+            self._tell(topic, f"left out by an exchange: {error}")
+
+    def _tell(self, name: str, what: str) -> None:
+        """Log what is wrong with a topic or an exchange, once."""
+        if name not in self._told:
+            self._told.add(name)
+            _log.warning("%.200s: %s", name, what)
+
+    def _restore(self, exchange: str, routing_key: str) -> bool:
+        """Declare the queues again that this connection has bound for a message nobody gets.
+
+        A Redis may have come back empty, and kombu declares each queue once. Returns whether there
+        are such queues.
+        """
+        kind = self.typeof(exchange)
+        own = [
+            kind.prepare_bind(queue, exchange, key, None)
+            for queue, bound, key in list(self.state.bindings)
+            if bound == exchange
+        ]
+        restored = [*map(self._restore_queue, kind.lookup(own, exchange, routing_key, None))]
+        return any(restored)
+
+    def _restore_queue(self, queue: str) -> bool:
+        """Declare a queue again that is gone; return False for one that others may have deleted."""
+        declared = self.connection.declared.get(queue)
+        if declared is None or declared.auto_delete:
+            return False
+        rows = [declared.row(queue), *self._binding_rows(queue)]
+        if self._link.run(self._directory.restore, rows, declared.lives_ms):
+            _log.warning("%.200s: the queue or a binding was gone, and is declared again", queue)
+        return True
 
     def _now_ms(self) -> int:
         return int(self._link.queue.clock.now_ms())

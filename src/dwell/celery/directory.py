@@ -113,6 +113,23 @@ class Directory:
                 if result is not Result.MOVED:
                     await self.put(row, lives_ms)
 
+    async def gone(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that are not there, or have expired."""
+        found: list[Row] = []
+        for topic in dict.fromkeys(row.topic for row in rows):
+            own = [row for row in rows if row.topic == topic]
+            there = await self._queue.get(topic, [row.id for row in own])
+            pairs = zip(own, there, strict=True)
+            found += [row for row, one in pairs if one is None or one.state is not State.DELAYED]
+        return found
+
+    async def restore(self, rows: Sequence[Row], lives_ms: int | None) -> int:
+        """Put rows again that are gone, to live for ``lives_ms``; return how many."""
+        gone = await self.gone(rows)
+        for row in gone:
+            await self.put(row, lives_ms)
+        return len(gone)
+
     async def unbind(self, exchange: str, binding: Binding) -> None:
         """Remove a binding."""
         row = binding_row(exchange_topic(exchange), binding)
