@@ -184,15 +184,29 @@ async def test_a_worker_declares_schedules_and_takes_back_what_its_code_no_longe
 
 async def test_a_worker_does_not_take_the_schedule_of_another():
     async with dwell.open("memory:") as queue:
-        await queue.schedules.put("s", "t", b"", every="1h")
+        await queue.schedules.put("s", "t", b"", every="1h", app="bank")
         worker = Worker(queue, app="shop")
         worker.every("1m", name="s")(lambda message: None)
-        with pytest.raises(dwell.InvalidSchedule, match="belongs to nobody's code, expected shop"):
+        with pytest.raises(dwell.InvalidSchedule, match="belongs to bank, expected shop"):
             await worker.serve()
         with pytest.raises(dwell.InvalidInput, match="has no name"):
             Worker(queue).every("1m")
         with pytest.raises(dwell.InvalidInput, match="got 'colour', expected one of dialect"):
             worker.every("1m", colour="red")
+
+
+async def test_a_worker_starts_without_a_schedule_that_somebody_has_put_by_hand(caplog):
+    async with dwell.open("memory:") as queue:
+        await queue.schedules.put("s", "t", b"", every="1h")
+        await queue.put("mails", "x", id="1")
+        worker = Worker(queue, app="shop")
+        worker.every("1m", name="s")(lambda message: None)
+        worker.on("mails")(lambda message: None)
+        async with serving(worker):
+            assert (await queue.result("mails", "1", wait="30s")).state == "done"
+        found = (await queue.schedules.get("s")).schedule
+        assert (found.every_ms, found.app) == (3_600_000, "")
+        assert "schedule s was not put: schedule s: belongs to nobody's code" in caplog.text
 
 
 def test_a_schedule_is_named_by_its_app_and_function():

@@ -126,12 +126,15 @@ class Declaring:
     async def start(self) -> None:
         """Declare and put the schedules.
 
-        Raises InvalidSchedule if a schedule cannot be read, or if its name belongs to another app
-        or to no code; then nothing is put.
+        Raises InvalidSchedule if a schedule cannot be read, or if its name belongs to another app;
+        then nothing is put. A name that belongs to no code is left out with a warning: somebody
+        has put it by hand, and the code is as it was when it last started.
         """
         for schedule in self._schedules:
             await asyncio.to_thread(getattr, schedule, "times")
-            self._check_owner(schedule, await self._existing(schedule.name))
+            found = await self._existing(schedule.name)
+            if found is not None and found.app:
+                self._check_owner(schedule, found)
         self._present = {p.schedule.name async for p in self._queue.schedules.each(self._app)}
         await self.beat()
 
@@ -237,7 +240,8 @@ class Declaring:
         if found is not None and found.app != self._app:
             owner = found.app or "nobody's code"
             raise InvalidSchedule(
-                f"schedule {schedule.name}: belongs to {owner}, expected {self._app}"
+                f"schedule {schedule.name}: belongs to {owner}, expected {self._app} or no such "
+                "schedule"
             )
 
     async def _declare(self, schedule: Schedule, *, is_newest: bool) -> None:
