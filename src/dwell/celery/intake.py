@@ -7,8 +7,9 @@ their calls of the store are for many messages at once.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dwell.batch.batch import Batch
 from dwell.celery.link import Link
@@ -157,12 +158,12 @@ class Intake:
     def requeue(self, tag: str) -> None:
         """Give a message back, to be taken again behind the waiting messages."""
         if self._let_go(tag):
-            self._link.run(self._queue.release, tag)
+            self._link.run(self._settle, self._queue.release, tag)
 
     def reject(self, tag: str, reason: str = "rejected") -> None:
         """Set a message aside as dead."""
         if self._let_go(tag):
-            self._link.run(self._queue.bury, tag, reason)
+            self._link.run(self._settle, self._queue.bury, tag, reason=reason)
 
     def restore(self) -> None:
         """Give back everything that is held."""
@@ -378,6 +379,12 @@ class Intake:
                 if late := sum(result is Result.STALE for result in results):
                     _log.warning("%d acks came after the leases had ended", late)
                 return
+
+    async def _settle(self, verb: Callable[..., Awaitable[Any]], tag: str, **words: Any) -> None:
+        """Give a message back or set it aside; another store may be in the place of its own."""
+        (result,) = await each_of_its_own(verb, [tag], **words)
+        if result is Result.STALE:
+            _log.warning("a message was refused after its lease had ended")
 
     async def _drop(self, topic: str) -> None:
         self._changed.set()
