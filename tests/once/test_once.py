@@ -22,6 +22,7 @@ from dwell.once import (
     once,
     once_on_redis,
 )
+from dwell.takeover.process import run
 from dwell.worker import Worker
 from dwell.worker.calls import Expired, ThreadCall
 from tests.once.payer import connected
@@ -96,6 +97,30 @@ def test_the_key_may_be_that_of_the_business(connect):
     """Two messages about one order."""
     assert pay(connect(), message("first"), key="order-17")
     assert not pay(connect(), message("second"), key="order-17")
+
+
+def test_what_a_takeover_moves_is_known_by_its_id_or_a_key(connect, tmp_path):
+    """Done, and not acked before the store was left; an id that the queue made is another then."""
+    old, new = f"{tmp_path}/old", f"{tmp_path}/new"
+
+    def key(given):
+        return given.body.decode() or None
+
+    def done(store):
+        with dwell.open(store) as queue:
+            taken = queue.take("payments", 2)
+            answers = [pay(connect(), one, key=key(one)) for one in taken]
+            queue.release(taken)
+            return answers, {one.id for one in taken}
+
+    with dwell.open(old) as queue:
+        queue.put("payments", b"", id="P-1")
+        queue.put("payments", b"order-17")
+    before, ids = done(old)
+    run(new, old, tell=lambda report: None)
+    after, others = done(new)
+    assert (before, after) == ([True, True], [False, False])
+    assert ids & others == {"P-1"}
 
 
 def test_an_error_takes_the_mark_back(connect):

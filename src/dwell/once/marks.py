@@ -49,8 +49,9 @@ def once(
     Yields True for the first delivery, and False if an earlier one has committed; then the block
     should do nothing. An error in the block rolls the transaction back, with the mark, and is
     raised. Another delivery that is under way is waited for, as long as the database waits for its
-    row. ``key`` is what may be done only once, such as an order; without it that is the id of the
-    message, for ever. A block must not commit: if it does, and fails then, it is done again. Raises
+    row. ``key`` is what may be done only once in a topic, such as an order; without it that is the
+    id of the message, for ever. An id that the queue made is another one after a takeover or an
+    import. A block must not commit: if it does, and fails then, it is done again. Raises
     InvalidInput for a connection that commits each statement, and TransactionLost if the block
     rolled its transaction back. If the database has aborted it because of an error that the block
     did not raise, the error of the driver is raised.
