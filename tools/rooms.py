@@ -96,7 +96,7 @@ MAY_IMPORT = {
     "asgi": {"base", "open", "queue", "worker"},
     "celery": {"base", "batch", "given", "open", "queue", "threads"},
     "django": {"base", "given", "open", "queue", "threads", "worker"},
-    "tracing": {"base", "batch", "queue", "worker"},
+    "tracing": {"base", "batch", "given", "queue", "worker"},
     "once": {"base"},
     "outbox": {"base", "batch", "clock", "given", "queue"},
     "relay": {"base", "batch", "clock", "given", "open", "outbox", "queue", "status"},

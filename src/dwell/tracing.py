@@ -16,6 +16,8 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 from dwell.batch.batch import Batch
 from dwell.batch.puts import Put, PutAnswer
+from dwell.errors import InvalidHeaders
+from dwell.given import values
 from dwell.message import Message
 from dwell.queue import Queue
 from dwell.worker import Middleware
@@ -184,7 +186,11 @@ class Tracing(Middleware):
 def _injected(headers: Mapping[str, str] | None) -> dict[str, str]:
     found = dict(headers or {})
     propagate.inject(found)
-    return found
+    try:
+        return values.headers(found) or {}
+    except InvalidHeaders:
+        # Without room for the trace the message goes without it; the put says what else is wrong.
+        return dict(headers or {})
 
 
 def _links(messages: Sequence[Message] | Batch) -> list[Link]:

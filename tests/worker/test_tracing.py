@@ -89,6 +89,18 @@ async def test_takes_are_linked_to_what_was_put(queue, spans, providers):
     assert (await traced.stats()).topics["t"].leased == 3
 
 
+@pytest.mark.parametrize(
+    "headers", [{f"h{at}": "x" for at in range(256)}, {"a": "x" * (16 * 1024 - 1)}]
+)
+async def test_a_message_without_room_for_a_trace_goes_without_one(headers, queue, providers):
+    traced = TracedQueue(queue, **providers)
+    await traced.put("t", b"", headers=headers)
+    await traced.put_many("t", [b"", b""], headers=[headers, {}])
+    first, second, third = await queue.take("t", 3)
+    assert first.headers == second.headers == headers
+    assert "traceparent" in third.headers
+
+
 async def test_a_put_that_fails_is_told(queue, spans, reader, providers):
     traced = TracedQueue(queue, **providers)
     with pytest.raises(InvalidInput):
