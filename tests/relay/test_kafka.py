@@ -186,6 +186,28 @@ def test_a_topic_that_was_made_anew_repeats_no_record(topics, tmp_path):
         assert [one.value() for one in mine.read(mine.goes, 1)] == [b"new"]
 
 
+@pytest.mark.parametrize("delivery", [[], ["--exactly-once"]])
+def test_what_is_held_of_partitions_that_are_gone_leaves_all_the_same(topics, tmp_path, delivery):
+    mine = topics(3)
+    options = ["--from", mine.source, "--to", mine.sink, *delivery]
+    for at in range(3):
+        mine.say(b"%d" % at, {"dwell-delay": "1h"}, partition=at)
+    mine.flush()
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        until(lambda: committed(mine) == 3)
+        assert relay.end() == 0
+    admin = AdminClient({"bootstrap.servers": mine.hosts})
+    admin.delete_topics([mine.came])[mine.came].result(60)
+    until(lambda: is_made(admin, mine.came))
+    with dwell.open(tmp_path / "store") as queue:
+        for at in range(3):
+            hold = f"relay.{mine.came}-{at}"
+            assert queue.reschedule_where(hold, dwell.select(), delay="1ms").matched == 1
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        assert {one.value() for one in mine.read(mine.goes, 3)} == {b"0", b"1", b"2"}
+        assert relay.end() == 0
+
+
 @pytest.mark.parametrize("count", [5, 25], ids=["shorter", "longer"])
 def test_a_topic_that_is_made_anew_under_a_relay_is_read_from_its_beginning(
     topics, tmp_path, count
@@ -212,6 +234,23 @@ def test_a_topic_that_is_made_anew_under_a_relay_is_read_from_its_beginning(
         mine.flush()
         found = numbers(mine.read(mine.goes, 21 + count))
     assert sorted(found) == [*range(20), *range(100, 100 + count), 1000]
+
+
+def test_a_topic_with_a_long_name_is_held_as_any_other(topics, tmp_path):
+    mine = topics(1)
+    long = f"{mine.name}-{'x' * (220 - len(mine.name) - 1)}"
+    admin = AdminClient({"bootstrap.servers": mine.hosts})
+    until(lambda: is_made(admin, long))
+    # The controller has made it before the broker tells it to others.
+    until(lambda: long in admin.list_topics(timeout=10).topics)
+    options = ["--from", mine.source.replace(mine.came, f"{mine.came},{long}"), "--to", mine.sink]
+    for topic in (mine.came, long):
+        mine.say(topic.encode(), {"dwell-delay": "1ms"}, topic=topic)
+    mine.flush()
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        found = {one.value().decode() for one in mine.read(mine.goes, 2)}
+        assert found == {mine.came, long}
+        assert relay.end() == 0
 
 
 def is_made(admin: AdminClient, topic: str) -> bool:

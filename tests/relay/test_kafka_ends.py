@@ -25,6 +25,9 @@ class Lanes:
     async def open(self, lanes):
         self.open_ones |= set(lanes)
 
+    async def adopt(self, first, topic, count):
+        pass
+
     async def close(self, lanes, *, is_lost=False):
         self.open_ones -= set(lanes)
 

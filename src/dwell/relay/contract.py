@@ -31,6 +31,12 @@ class Lanes(Protocol):
     async def open(self, lanes: Sequence[str]) -> None:
         """Start sending the messages that the lanes hold."""
 
+    async def adopt(self, first: str, topic: str, count: int) -> None:
+        """Send what is held of a topic's former lanes, those from number ``count`` on.
+
+        A topic that was made again may have fewer. It ends with the topic's first lane, ``first``.
+        """
+
     async def close(self, lanes: Sequence[str], *, is_lost: bool = False) -> None:
         """End with the lanes: return when nothing of them is read or sent by this relay.
 

@@ -5,10 +5,13 @@ import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
+from dwell.digits import number_of
 from dwell.errors import DwellError
 from dwell.given import values
+from dwell.message import MAX_TOPIC_CHARS
 from dwell.queue import Queue
 from dwell.relay.contract import BrokerUnreachable, OnceSink, Reader, Sink, Source
 from dwell.relay.dead import DeadLetters
@@ -76,6 +79,8 @@ class Relay:
         self._is_stopping = False
         self._holds: dict[str, str] = {}
         self._ways: dict[str, tuple[Outlet, asyncio.Task[None]]] = {}
+        #: The former lanes that are open as long as a topic's first lane.
+        self._adopted: dict[str, list[str]] = {}
         #: The outlets of closed lanes, which may not have ended; the next one of a lane waits.
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._ended: asyncio.Future[None] | None = None
@@ -171,8 +176,25 @@ class Relay:
                 self._ways[lane] = (outlet, task)
         self.tally.lanes = len(self._ways)
 
+    async def adopt(self, first: str, topic: str, count: int) -> None:
+        """Send what is held of a topic's former lanes (see the contract)."""
+        names: Iterable[str] = ()
+        while first in self._ways:
+            with contextlib.suppress(DwellError):
+                names = await self._topics()
+                break
+            await asyncio.sleep(AGAIN_S)
+        lanes = [name.removeprefix(f"{self._plan.hold}.") for name in names]
+        parts = [(lane, *lane.rpartition("-")[::2]) for lane in lanes if lane not in self._ways]
+        former = [lane for lane, of, at in parts if of == topic and (number_of(at) or 0) >= count]
+        if first in self._ways and former:
+            _log.info("%s has %d partitions; sending what is held of %s", topic, count, former)
+            self._adopted[first] = former
+            await self.open(former)
+
     async def close(self, lanes: Sequence[str], *, is_lost: bool = False) -> None:
         """End with lanes: records read from them are held, and messages taken are sent."""
+        lanes = [*lanes, *(one for lane in lanes for one in self._adopted.pop(lane, ()))]
         # The source does not wait for ever, and may open a lane again before this is done with it.
         ways = {lane: self._ways.pop(lane) for lane in lanes if lane in self._ways}
         self._ending |= {lane: task for lane, (_, task) in ways.items()}
@@ -221,7 +243,12 @@ class Relay:
         """Return the topic for a lane's messages."""
         if self._source is None:
             return lane
-        return values.topic(f"{self._plan.hold}.{lane}" if lane else self._plan.hold)
+        topic = f"{self._plan.hold}.{lane}" if lane else self._plan.hold
+        if len(topic) > MAX_TOPIC_CHARS:
+            # Names in Kafka may be longer, and have no colon.
+            digest = blake2b(topic.encode(), digest_size=16).hexdigest()
+            topic = f"{topic[: MAX_TOPIC_CHARS - len(digest) - 1]}:{digest}"
+        return values.topic(topic)
 
     def _topic_of(self, one: Held | Cancelled) -> str:
         if self._sink is None:

@@ -106,6 +106,8 @@ class KafkaSource:
         self._read_to: dict[str, int] = {}
         self._committed: dict[str, int] = {}
         self._unknown: list[TopicPartition] = []
+        #: Topics whose first partition was assigned; they may have had more partitions.
+        self._led: set[str] = set()
         self._resting: dict[str, float] = {}
 
     async def open(self, lanes: Lanes) -> None:
@@ -141,6 +143,7 @@ class KafkaSource:
         assert consumer is not None
         self._commit()
         self._learn(consumer)
+        self._adopt(consumer)
         self._go_back(consumer)
         # The client does not return consumed records again that could not be named.
         self._found = found = self._found or _consumed(consumer, limit)
@@ -173,6 +176,18 @@ class KafkaSource:
             _log.warning("kafka: %s", reason(error))
         else:
             self._unknown = []
+
+    def _adopt(self, consumer: Consumer) -> None:
+        """Have this member send what is held of partitions that its topics no longer have."""
+        for topic in sorted(self._led):
+            try:
+                found = consumer.list_topics(topic, _LOOK_S).topics[topic]
+            except KafkaException:
+                return
+            self._led.discard(topic)
+            if found.error is None:
+                told = self._lanes.adopt(lane_of(topic, 0), topic, len(found.partitions))
+                asyncio.run_coroutine_threadsafe(told, self._loop)
 
     def _made_anew(self, consumer: Consumer, found: Sequence[Any]) -> Collection[str]:
         """Return lanes whose topic was made again; they are read from its beginning."""
@@ -408,6 +423,7 @@ class KafkaSource:
             {part.topic for part in parts} - {topic for topic, _ in self._mine.values()}
         )
         self._mine |= mine
+        self._led |= {part.topic for part in parts if part.partition == 0}
         self._ids_due_s = 0.0
         self._wait(self._lanes.open(list(mine)))
 
