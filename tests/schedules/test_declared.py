@@ -17,10 +17,12 @@ from dwell.server.tokens import Tokens, hash_of
 from dwell.store.memory import MemoryStore
 from dwell.worker import Worker
 from dwell.worker.declared import TOPIC, Code, Declared, Declaring
+from tests.http.grants import tokens_of
+from tests.http.served import served
 from tests.http.test_http_api import calling
 from tests.schedules.test_schedules import NINE_MS
-from tests.waiting import until_async
-from tests.worker.serving import serving
+from tests.waiting import PATIENCE_S, until_async
+from tests.worker.serving import queue_of, serving
 
 KEEP_MS, BEAT_MS = 300_000, 30_000
 HOUR_MS = 3_600_000
@@ -298,6 +300,51 @@ async def test_workers_renew_their_records_while_they_run(is_remote, tmp_path):
                 assert await queue.schedules.get("mail") == found
             await until_async(lambda: is_gone(queue, "mail"))
             assert await queue.schedules.get("report")
+
+
+@pytest.mark.parametrize("quota", [None, "quota = {pending = 2}"])
+async def test_a_worker_empties_a_store_that_takes_nothing_new(
+    quota, tmp_path, monkeypatch, caplog
+):
+    """It drains, or a quota is used up: what is not declared at the start is declared later."""
+    monkeypatch.setattr("dwell.worker.app._DECLARING_SECONDS", 0.1)
+    rights = 'put = [""]\ntake = [""]\nread = [""]\nadmin = [""]\n'
+    tokens = tokens_of(tmp_path, {"shop": rights + (quota or "")})
+    async with served(tokens=tokens) as server, dwell.open(server.url, token="shop") as queue:
+        worker = Worker(queue, app="shop", keep_schedules="500ms")
+        worker.on("mails")(lambda message: None)
+        worker.every("1h", name="report")(lambda message: None)
+        await queue.put_many("mails", ["x"] * 2, ids=["1", "2"])
+        server.service.is_draining = quota is None
+        async with serving(worker):
+            for id_ in "12":
+                assert (await queue.result("mails", id_, wait=PATIENCE_S)).state == "done"
+            server.service.is_draining = False
+            await until_async(lambda: queue.schedules.get("report"))
+        trouble = "not declared yet" if quota is None else "could not be declared"
+        assert trouble in caplog.text
+
+
+async def test_a_worker_that_declares_heeds_a_stop(monkeypatch):
+    """Also while the server that it asks takes nothing new, for however long."""
+    monkeypatch.setattr("dwell.worker.app._DECLARING_SECONDS", 3600)
+    async with served() as server:
+        server.service.is_draining = True
+        worker = Worker(server.url, app="shop")
+        worker.on("mails")(lambda message: None)
+        serve = asyncio.create_task(worker.serve())
+        await queue_of(worker)
+        worker.stop()
+        await asyncio.wait_for(serve, PATIENCE_S)
+
+
+async def test_a_worker_without_the_right_to_declare_ends(tmp_path):
+    tokens = tokens_of(tmp_path, {"shop": 'put = ["mails"]\ntake = ["mails"]'})
+    async with served(tokens=tokens) as server, dwell.open(server.url, token="shop") as queue:
+        worker = Worker(queue, app="shop")
+        worker.on("mails")(lambda message: None)
+        with pytest.raises(dwell.errors.Forbidden):
+            await asyncio.wait_for(worker.serve(), PATIENCE_S)
 
 
 async def is_gone(queue, name):

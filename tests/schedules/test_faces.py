@@ -11,7 +11,7 @@ from dwell.queue.schedules import TOPIC
 from dwell.server.tokens import Tokens, hash_of
 from dwell.worker import Worker
 from tests.http.test_http_api import calling
-from tests.waiting import until_async
+from tests.waiting import PATIENCE_S, until_async
 from tests.worker.serving import serving
 
 
@@ -203,7 +203,7 @@ async def test_a_worker_starts_without_a_schedule_that_somebody_has_put_by_hand(
         worker.every("1m", name="s")(lambda message: None)
         worker.on("mails")(lambda message: None)
         async with serving(worker):
-            assert (await queue.result("mails", "1", wait="30s")).state == "done"
+            assert (await queue.result("mails", "1", wait=PATIENCE_S)).state == "done"
         found = (await queue.schedules.get("s")).schedule
         assert (found.every_ms, found.app) == (3_600_000, "")
         assert "schedule s was not put: schedule s: belongs to nobody's code" in caplog.text

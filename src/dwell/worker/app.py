@@ -43,6 +43,9 @@ _CLOSING_SECONDS = 3.0
 _AGAIN_SECONDS = 0.5
 _SAY_EACH_SECONDS = 30.0
 
+#: How long handlers wait at the start for their schedules to be declared.
+_DECLARING_SECONDS = 5.0
+
 #: How long a store may take to open before somebody at a terminal is told what is waited for.
 _SAY_AFTER_SECONDS = 1.0
 
@@ -329,6 +332,8 @@ class Worker:
             return "stopping"
         if self._queue is None:
             return "the store is not open"
+        if not self._have_begun.is_set():
+            return "the handlers have not begun"
         waiting = (runner.trouble for runner in self._runners if not runner.takes.is_set())
         return next(waiting, None)
 
@@ -342,14 +347,14 @@ class Worker:
         renewing = Standing(declaring.run) if declaring is not None else None
         try:
             if declaring is not None and renewing is not None:
-                await declaring.start()
                 renewing.start()
+                await self._first_declared(declaring)
             if not isinstance(queue.store, RemoteStore):
                 firing.start()
             how = (self._owner, self._end_all, self._around, self._tally)
             self._runners = [Runner(queue, s, *how) for s in chosen]
             self._have_begun.set()
-            await self._run_until_stopped(self._runners, burst=burst)
+            await self._run_until_stopped(self._runners, declaring, burst=burst)
         finally:
             await firing.stop()
             if renewing is not None:
@@ -357,6 +362,24 @@ class Worker:
             self._queue = self._sync = None
             self._runners = []
             loop.close()
+
+    async def _first_declared(self, declaring: Declaring) -> None:
+        """Wait until the schedules were declared, for a while; raises a mistake in the code.
+
+        A store that drains takes none of them, and gets empty by what the handlers do.
+        """
+        loop = asyncio.get_running_loop()
+        waits = (self._stopping.wait(), declaring.was_tried.wait())
+        tasks = [loop.create_task(wait) for wait in waits]
+        first = asyncio.FIRST_COMPLETED
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=_DECLARING_SECONDS, return_when=first)
+        finally:
+            for task in tasks:
+                task.cancel()
+        if not done:
+            _log.warning("schedules of %s: not declared yet, the handlers begin", self._app)
+        declaring.check()
 
     def _begin(self) -> None:
         if not self._subscriptions:
@@ -434,15 +457,20 @@ class Worker:
             opening.cancel()
             await self._whole(_closed(opening))
 
-    async def _run_until_stopped(self, runners: list[Runner], *, burst: bool) -> None:
+    async def _run_until_stopped(
+        self, runners: list[Runner], declaring: Declaring | None, *, burst: bool
+    ) -> None:
         loop = asyncio.get_running_loop()
-        stopping = loop.create_task(self._stopping.wait())
+        waits = [self._stopping.wait()]
+        if declaring is not None:
+            waits.append(declaring.has_failed.wait())
+        ends = [loop.create_task(wait) for wait in waits]
         works = [_drained(runners)] if burst else [runner.run() for runner in runners]
         tasks = [loop.create_task(work) for work in works]
         try:
-            await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*ends, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (stopping, *tasks):
+            for task in (*ends, *tasks):
                 task.cancel()
             timer = loop.call_later(self._grace_seconds, self._end_grace)
             answers = await self._whole(_ended(tasks, runners, self._grace))
@@ -450,6 +478,8 @@ class Worker:
         for answer in answers:
             if answer is not None:
                 raise answer
+        if declaring is not None:
+            declaring.check()
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what the work returns; to be cancelled meanwhile ends the grace, not the work."""

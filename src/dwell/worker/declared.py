@@ -16,7 +16,14 @@ from typing import Any
 
 import msgspec
 
-from dwell.errors import DwellError, InvalidInput, InvalidSchedule, StoreClosed, StoreDamaged
+from dwell.errors import (
+    AccessDenied,
+    DwellError,
+    InvalidInput,
+    InvalidSchedule,
+    StoreClosed,
+    StoreDamaged,
+)
 from dwell.given.selecting import select
 from dwell.given.values import Millis
 from dwell.message import Message, Result, State
@@ -122,6 +129,11 @@ class Declaring:
         self._present = set[str]()
         self._undeclared: dict[str, int] = {}
         self._told = set[str]()
+        self._has_begun = False
+        #: Whether the first try is over, and what it has ended :meth:`run` by.
+        self.was_tried = asyncio.Event()
+        self.has_failed = asyncio.Event()
+        self._mistake: DwellError | None = None
 
     async def start(self) -> None:
         """Declare and put the schedules.
@@ -139,17 +151,41 @@ class Declaring:
         await self.beat()
 
     async def run(self) -> None:
-        """Renew the declaration until the task is cancelled, or the queue is closed."""
-        while True:
+        """Declare the schedules, and renew that until it is cancelled or the queue is closed.
+
+        What the queue refuses is tried again at the next beat: a store that is full or drains may
+        have room when the worker has handled its messages. A first try that finds a mistake, of the
+        code or of its rights, is the last: ``has_failed`` is set, and :meth:`check` raises it.
+        """
+        while await self._goes_on():
+            self.was_tried.set()
             await self._queue.clock.sleep(self._beat_ms)
-            try:
+        self.was_tried.set()
+
+    def check(self) -> None:
+        """Raise the mistake that has ended :meth:`run`, if there is one."""
+        if self._mistake is not None:
+            raise self._mistake
+
+    async def _goes_on(self) -> bool:
+        """Start, or renew the declaration; False if there is no sense in another try."""
+        try:
+            if not self._has_begun:
+                await self.start()
+                self._has_begun = True
+            else:
                 await self.beat()
-            except StoreClosed:
-                return
-            except DwellError as error:
-                _log.warning("schedules of %s could not be declared: %s", self._app, error)
-            except Exception:
-                _log.exception("schedules of %s could not be declared", self._app)
+        except StoreClosed:
+            return False
+        except DwellError as error:
+            if isinstance(error, InvalidInput | AccessDenied) and not self.was_tried.is_set():
+                self._mistake = error
+                self.has_failed.set()
+                return False
+            _log.warning("schedules of %s could not be declared: %s", self._app, error)
+        except Exception:
+            _log.exception("schedules of %s could not be declared", self._app)
+        return True
 
     async def beat(self) -> None:
         """Renew the record, put this code's schedules, and remove undeclared schedules."""
