@@ -246,6 +246,23 @@ def test_each_schedule_of_a_worker_has_a_name_of_its_own():
     assert worker.described == f"serving {expected} at memory:"
 
 
+def test_each_topic_of_a_schedule_has_one_handler():
+    """Each of two would get the messages of both, and not know it."""
+    worker = Worker("memory:", app="shop")
+    worker.every("1h", name="invoices", topic="jobs")(print)
+    worker.on("mails")(print)
+    refused = pytest.raises(dwell.InvalidInput, match=r"topic: (jobs|mails) has a handler already")
+    with refused:
+        worker.every("1h", name="cleanup", topic="jobs")(repr)
+    with refused:
+        worker.every("1h", name="cleanup", topic="mails")(repr)
+    with refused:
+        worker.on(["other", "jobs"])(repr)
+    worker.every("1h", name="cleanup")(repr)
+    worker.on("mails")(repr)
+    assert worker.described.count("at once") == 4
+
+
 async def test_fire_ends_with_its_queue():
     async with dwell.open("memory:") as queue:
         firing = asyncio.create_task(queue.schedules.fire())

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
 
@@ -171,7 +171,8 @@ class Worker:
 
         With ``results``, what the function returns is kept as the message's result: bytes as they
         are, anything else as JSON; a value that is no JSON, or over 1 MiB, is a failure. Raises
-        InvalidInput for invalid values, a generator function, and a topic by key with two handlers.
+        InvalidInput for invalid values, a generator function, and a second handler of a topic that
+        is by key or of a schedule.
         """
         _refuse_batches(batch, by_key=by_key, kind=kind is not None, results=results)
         if self._loop is not None:
@@ -232,6 +233,8 @@ class Worker:
         def register(handler: F) -> F:
             own = name or f"{self._app}:{getattr(handler, '__name__', '')}"
             self._check_name(own, handler)
+            handled = {one for sub in self._subscriptions for one in sub.topics}
+            self._check_alone([topic or own], handled)
             how: dict[str, Any] = {"retry": retry, "timeout": timeout, "processes": processes}
             self.on(topic or own, concurrency=concurrency, **how)(handler)
             rule = {"every": span, "cron": cron, "rrule": rrule}
@@ -250,7 +253,16 @@ class Worker:
                 "another, as for two functions of one name, or a decorator without functools.wraps"
             )
 
+    def _check_alone(self, topics: Sequence[str], others: Collection[str]) -> None:
+        """Refuse a second function for a topic of a schedule: each would get runs of the other."""
+        if shared := sorted(set(topics).intersection(others)):
+            raise InvalidInput(
+                f"topic: {shared[0]} has a handler already, expected a topic of its own for each "
+                "every(...), or one function for all messages of the topic"
+            )
+
     def _add(self, new: Subscription) -> None:
+        self._check_alone(new.topics, {one.topic for one in self._declared})
         for old in self._subscriptions:
             shared = set(old.topics) & set(new.topics)
             if shared and (old.by_key or new.by_key):
