@@ -171,8 +171,7 @@ class Worker:
 
         With ``results``, what the function returns is kept as the message's result: bytes as they
         are, anything else as JSON; a value that is no JSON, or over 1 MiB, is a failure. Raises
-        InvalidInput for invalid values, a generator function, and a second handler of a topic that
-        is by key or of a schedule.
+        InvalidInput for invalid values, a generator, and a second handler by key or of a schedule.
         """
         _refuse_batches(batch, by_key=by_key, kind=kind is not None, results=results)
         if self._loop is not None:
