@@ -101,6 +101,20 @@ def test_a_task_that_cannot_be_interrupted_is_not_run_again(site_at, server_url)
     assert [words for words in site.notes() if words[0] == "begins"] == [["begins", "long"]]
 
 
+def test_attempts_that_take_too_long_count_without_lost_workers(site_at, server_url):
+    prefix = f"{uuid.uuid4().hex}."
+    site = site_at(server_url, prefix=prefix, attempts=2, timeout="100ms", retry="10ms")
+    id_ = site.run("print(tasks.slow.enqueue('long', 20).id)")
+    with dwell.open(server_url) as queue:
+        for attempt in (1, 2, 3):
+            (message,) = queue.take(f"{prefix}default", wait="10s", lease="10ms")
+            assert message.attempt == attempt
+        site.start()
+        until(lambda: queue.get(f"{prefix}default", id_).state is dwell.State.DEAD)
+    assert site.run(_SHOW + f"show({id_!r})").endswith("['TimeoutError']")
+    assert [words for words in site.notes() if words[0] == "begins"] == [["begins", "long"]] * 2
+
+
 def test_a_value_that_is_no_json_is_a_failure(site):
     id_ = site.run("print(tasks.not_json.enqueue().id)")
     site.burst()

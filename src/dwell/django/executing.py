@@ -18,18 +18,20 @@ from dwell.django.tasks import (
 )
 from dwell.message import MAX_BODY_BYTES, Message
 from dwell.worker import Bury, Retry, Worker
-from dwell.worker.outcome import TIMEOUT
+from dwell.worker.outcome import SaysLate
 
 _MOST = f"at most {MAX_BODY_BYTES}"
 
 
-class Executor:
+class Executor(SaysLate):
     """The handler of a worker, for the tasks of one backend."""
 
     def __init__(self, backend: DwellBackend, worker: Worker, name: str) -> None:
         self._backend = backend
         self._worker = worker
         self._name = name
+        #: When the tasks that run were begun, by receipt.
+        self._begun: dict[str | None, int] = {}
 
     def __call__(self, message: Message) -> bytes:
         """Run the task of a message; return its record with the value.
@@ -38,7 +40,23 @@ class Executor:
         """
         settings = self._backend.settings
         lend(settings["url"], settings["store"], self._worker.sync_queue)
-        started_ms = now_ms()
+        started_ms = self._begun[message.receipt] = now_ms()
+        try:
+            return self._run(message, started_ms)
+        finally:
+            self._begun.pop(message.receipt, None)
+
+    def late_text(self, message: Message, told: str) -> str:
+        """Return the last error of a task that took too long, and does not end: it counts."""
+        started_ms = self._begun.get(message.receipt, now_ms())
+        return failure_text(TimeoutError(told), started_ms, self._name, _raised(message) + 1)
+
+    def end(self) -> None:
+        """Leave the queue of the worker, which has ended."""
+        settings = self._backend.settings
+        take_back(settings["url"], settings["store"])
+
+    def _run(self, message: Message, started_ms: int) -> bytes:
         try:
             record = record_of(message.body)
             workers = [*[""] * (message.attempt - 1), self._name]
@@ -61,16 +79,12 @@ class Executor:
             close_old_connections()
         return self._done(message, record, value)
 
-    def end(self) -> None:
-        """Leave the queue of the worker, which has ended."""
-        settings = self._backend.settings
-        take_back(settings["url"], settings["store"])
-
     def _check_in_time(self, message: Message, record: Record) -> None:
         """Fail a task that took too long before, and did not end; its earlier run may go on."""
-        said = message.last_error or ""
-        if said.startswith(TIMEOUT) and message.attempt > self._backend.settings["attempts"]:
-            self._failed(message, record, TimeoutError(said), is_last=True)
+        failure = failure_of(message.last_error or "")
+        if failure.is_late and _raised(message) >= self._backend.settings["attempts"]:
+            error = TimeoutError(f"no attempt is left: {failure.error.traceback.strip()}")
+            self._failed(message, record, error, is_last=True)
 
     def _done(self, message: Message, record: Record, value: Any) -> bytes:
         finished_ms = now_ms()
@@ -86,9 +100,7 @@ class Executor:
         self, message: Message, record: Record, error: BaseException, *, is_last: bool = False
     ) -> NoReturn:
         """Raise what says that a task has failed: for good, or to be run again."""
-        # Attempts whose workers were lost do not count; a message that was kicked has none.
-        before = failure_of(message.last_error).raised if message.last_error else 0
-        raised = min(before, message.attempt - 1) + 1
+        raised = _raised(message) + 1
         text = failure_text(error, record.started_ms or 0, self._name, raised)
         if raised < self._backend.settings["attempts"] and not is_last:
             raise Retry(reason=text) from error
@@ -106,6 +118,14 @@ class Executor:
     def _send(self, signal: Any, result: TaskResult) -> None:
         # An error of a receiver is logged; the task has not failed.
         signal.send_robust(type(self._backend), task_result=result)
+
+
+def _raised(message: Message) -> int:
+    """Return how often the task of a message has raised, or taken too long, before this attempt.
+
+    Attempts whose workers were lost do not count; a message that was kicked has none.
+    """
+    return min(failure_of(message.last_error or "").raised, message.attempt - 1)
 
 
 def _called(result: TaskResult) -> Any:

@@ -17,6 +17,7 @@ from django.utils.module_loading import import_string
 from dwell.django.tasks import TaskError, TaskResult, TaskResultStatus
 from dwell.errors import DwellError
 from dwell.message import MAX_ERROR_CHARS, Message, State
+from dwell.worker.outcome import TIMEOUT
 
 _STATUSES = {
     State.DELAYED: TaskResultStatus.READY,
@@ -29,6 +30,9 @@ _STATUSES = {
 #: The texts in the first line of a last error before the start of the attempt, the worker, and how
 #: often the task has raised.
 _AT, _BY, _RAISED = " at ", " by ", "; raised "
+
+#: The trace of what a worker says of an attempt that took too long.
+_LATE = f"{TimeoutError.__name__}: {TIMEOUT}"
 
 
 class WorkerLost(DwellError):
@@ -118,13 +122,18 @@ def result_of_message(message: Message) -> TaskResult:
 class Failure(NamedTuple):
     """The last error of a message: the exception, when its attempt began, and where.
 
-    ``raised`` is how often the task has raised so far.
+    ``raised`` is how often the task has raised so far, or taken too long.
     """
 
     error: TaskError
     started_ms: int | None = None
     worker: str = ""
     raised: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the attempt took too long and did not end; no task raises without a trace."""
+        return bool(self.error.traceback.startswith(_LATE))
 
 
 def failure_text(error: BaseException, started_ms: int, worker: str, raised: int = 1) -> str:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dwell.given.values import Delay, body, delay_ms, error_text
+from dwell.message import Message
 from dwell.queue.then import Then
 from dwell.retries import NotNow
 
@@ -52,6 +53,14 @@ def _raised(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any])
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error
+
+
+class SaysLate:
+    """A handler that says itself what the last error of a message is that it handled too long."""
+
+    def late_text(self, message: Message, told: str) -> str:
+        """Return the last error; ``told`` is the worker's own."""
+        raise NotImplementedError
 
 
 class Done(NamedTuple):

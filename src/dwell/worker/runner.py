@@ -24,7 +24,7 @@ from dwell.errors import (
     TopicFull,
 )
 from dwell.given.values import Delay, Millis
-from dwell.message import MAX_BATCH_MESSAGES, MAX_DELAY_MS, Result
+from dwell.message import MAX_BATCH_MESSAGES, MAX_DELAY_MS, Message, Result
 from dwell.queue import Queue
 from dwell.queue.then import Then
 from dwell.retries import retry_delay_ms
@@ -45,6 +45,7 @@ from dwell.worker.outcome import (
     Lost,
     Outcome,
     Retry,
+    SaysLate,
     outcome_of,
     result_of,
 )
@@ -372,6 +373,8 @@ class Runner:
         if job.is_lost:
             return Lost()
         told = f"{TIMEOUT} the handler ran longer than {self._sub.timeout_ms / 1000:g} s"
+        if isinstance(self._sub.handler, SaysLate) and isinstance(job.what, Message):
+            told = self._sub.handler.late_text(job.what, told)
         return Back(self._retry_ms(job), told, counted=True)
 
     # --- the handler --------------------------------------------------------------------------
