@@ -51,6 +51,7 @@ FOREIGN = {
     "sqlalchemy": {"outbox"},
     "starlette": {"asgi"},
     "watchfiles": {"cli"},
+    "yarl": {"client"},
     "rich": {"cli"},
     "typer": {"cli"},
     "uvloop": {"server"},

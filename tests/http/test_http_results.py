@@ -10,6 +10,7 @@ import pytest
 
 import dwell
 from dwell import Outcome, Result
+from dwell.client.store import HttpStore
 from dwell.clock import RealClock
 from dwell.errors import Forbidden, StoreDamaged, StoreError, StoreFull
 from dwell.store.embedded import EmbeddedStore
@@ -147,6 +148,38 @@ async def test_bad_results_leave_the_message(server, more, detail):
 async def test_bad_waits_are_refused(server, query):
     status, _ = await asked(server, "GET", f"/v1/topics/t/results/1?{query}")
     assert status == 400 or status == 422
+
+
+async def test_ids_of_dots_have_results(server):
+    """In a path they would mean another."""
+    ids = [".", "..", "a/../b", "%2e", "1"]
+    async with dwell.open(server.url) as queue:
+        await queue.put_many("t", ["x"] * len(ids), ids=ids)
+        found = await asyncio.gather(*(queue.result("t", id_) for id_ in ids))
+        assert [one.state for one in found] == ["ready"] * len(ids)
+        assert (await queue.result("t", "..", wait="50ms")).state == "ready"
+        assert await asyncio.to_thread(states_of, server.url, ids) == ["ready"] * len(ids)
+
+
+def states_of(url, ids):
+    with dwell.open(url) as queue:
+        return [queue.result("t", id_).state for id_ in ids]
+
+
+async def test_an_error_of_one_result_is_that_callers_alone(server, monkeypatch):
+    async with dwell.open(server.url) as queue:
+        await queue.put("t", "x", id="good")
+        result = HttpStore._result
+
+        async def asked(store, topic, id_, wait_ms):
+            if id_ == b"bad":
+                raise dwell.errors.StoreError("a proxy")
+            return await result(store, topic, id_, wait_ms)
+
+        monkeypatch.setattr(HttpStore, "_result", asked)
+        calls = (queue.result("t", id_) for id_ in ("good", "bad", "good"))
+        good, bad, again = await asyncio.gather(*calls, return_exceptions=True)
+        assert (good.state, str(bad), again.state) == ("ready", "a proxy", "ready")
 
 
 async def test_results_need_a_right_on_the_topic(tmp_path):

@@ -7,9 +7,10 @@ import re
 import ssl
 from collections.abc import AsyncIterator
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import aiohttp
+from yarl import URL
 
 from dwell.client.pauses import Pauses
 from dwell.clock.clock import elapsed_s
@@ -38,6 +39,9 @@ _LONGEST_TIMEOUT_S = 86_400.0
 _LARGE_BYTES = 512 * 1024
 _SHOWN_BYTES = 200
 _MOST_DIGITS = 15
+
+#: A dot in a part of a path that is nothing but dots.
+_DOT = "%2E"
 
 #: Statuses of proxies that a retry may avoid: too slow, too early, too many.
 _PASSING = (408, 425, 429)
@@ -241,7 +245,8 @@ class Connection:
         try:
             async with session.request(
                 method,
-                path,
+                # A URL that is made of text loses its dots, also encoded ones.
+                URL(path, encoded=True) if _DOT in path else path,
                 data=_payload(data),
                 headers=headers,
                 timeout=timeout,
@@ -329,6 +334,11 @@ def _context(ca: str | None, own: Certificate | None) -> ssl.SSLContext:
         places = own.cert if own.key is None else f"{own.cert} with key {own.key}"
         raise InvalidInput(f"cert: {places}: {told}") from None
     return made
+
+
+def as_segment(text: str) -> str:
+    """Return a text as one part of a path; ``.`` and ``..`` would mean another path."""
+    return text.replace(".", _DOT) if text in (".", "..") else quote(text, safe="")
 
 
 def socket_path(url: str) -> str | None:

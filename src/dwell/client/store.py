@@ -43,7 +43,7 @@ from dwell.client.answers import (
     reading,
     results_of,
 )
-from dwell.client.connection import Connection, certificate
+from dwell.client.connection import Connection, as_segment, certificate
 from dwell.client.counting import Counting
 from dwell.clock.clock import elapsed_s
 from dwell.clock.servertime import ServerClock
@@ -422,14 +422,14 @@ class HttpStore(Counting):
             start = following(start, batch.next, len(texts))
         return [found.get(id_) for id_ in texts]
 
-    async def results(self, topic: str, ids: Sequence[bytes]) -> Sequence[Outcome | StoreDamaged]:
-        """Return what came of messages, with a request for each."""
+    async def results(self, topic: str, ids: Sequence[bytes]) -> Sequence[Outcome | DwellError]:
+        """Return what came of messages, with a request for each, whose error is its own."""
         return await asyncio.gather(*(self._result_alone(topic, id_) for id_ in ids))
 
-    async def _result_alone(self, topic: str, id_: bytes) -> Outcome | StoreDamaged:
+    async def _result_alone(self, topic: str, id_: bytes) -> Outcome | DwellError:
         try:
             return await self._result(topic, id_, 0)
-        except StoreDamaged as error:
+        except DwellError as error:
             return error
 
     async def result_waiting(self, topic: str, id_: bytes, wait_ms: int) -> Outcome:
@@ -447,7 +447,7 @@ class HttpStore(Counting):
             await asyncio.sleep(_AGAIN_S)
 
     async def _result(self, topic: str, id_: bytes, wait_ms: int) -> Outcome:
-        path = f"{_topic(topic)}/results/{quote(id_.decode(), safe='')}"
+        path = f"{_topic(topic)}/results/{as_segment(id_.decode())}"
         data = await self._connection.call(
             "GET",
             f"{path}?wait_ms={wait_ms}" if wait_ms else path,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dwell.batch.outcome import GONE, Outcome
-from dwell.errors import StoreClosed, StoreDamaged
+from dwell.errors import DwellError, StoreClosed
 from dwell.queue.gather import Gatherer
 from dwell.queue.home import Home
 from dwell.queue.spacing import Spacing
@@ -127,5 +127,5 @@ class Watchers:
         if self._loop is not None and (rest := bells[_TOLD_AT_ONCE:]):
             self._loop.call_soon(self._tell, rest)
 
-    async def _look(self, topic: str, ids: Sequence[bytes]) -> Sequence[Outcome | StoreDamaged]:
+    async def _look(self, topic: str, ids: Sequence[bytes]) -> Sequence[Outcome | DwellError]:
         return await self._store.results(topic, ids)

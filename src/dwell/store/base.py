@@ -61,7 +61,7 @@ from dwell.batch.spans import Spans
 from dwell.batch.stats import ALL_TOPICS, Holder, Stale, Stats, TopicStats
 from dwell.batch.sweep import Sweep, Wanted
 from dwell.clock import Clock
-from dwell.errors import StoreDamaged
+from dwell.errors import DwellError, StoreDamaged
 from dwell.histogram import Histogram
 from dwell.message import (
     I64,
@@ -230,11 +230,12 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def results(self, topic: str, ids: Sequence[bytes]) -> "Sequence[Outcome | StoreDamaged]":
+    async def results(self, topic: str, ids: Sequence[bytes]) -> "Sequence[Outcome | DwellError]":
         """Return the outcome of each message, never ``gone``.
 
         An id without a message, a result or a memory is ``unknown``. A remembered id without a
-        result is ``done``. A damaged result is represented by the error that names it.
+        result is ``done``. A damaged result is represented by the error that names it, and over
+        HTTP each by whatever error it has met.
         """
 
     @abstractmethod
