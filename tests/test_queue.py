@@ -312,6 +312,28 @@ async def test_verbs_by_id_leave_what_has_changed_since_a_page():
         assert await queue.kick("t", ["d"], versions=dead) == [Result.KICKED]
 
 
+async def test_a_verb_on_one_id_leaves_what_has_changed_since_a_page():
+    async with opened() as queue:
+        await queue.put("t", "x", id="a", delay="1m")
+        old = (await queue.scan("t", "delayed")).versions
+        await queue.put("t", "y", id="a", on_conflict="replace", delay="2m")
+        assert await queue.reschedule("t", "a", delay=0, versions=old) is Result.UNKNOWN
+        assert await queue.cancel("t", "a", versions=old) is Result.UNKNOWN
+        new = (await queue.scan("t", "delayed")).versions
+        assert await queue.reschedule("t", "a", delay=0, versions=new.tolist()) is Result.MOVED
+        await queue.bury((await queue.take("t"))[0])
+        dead = (await queue.scan("t", "dead")).versions
+        assert await queue.kick("t", "a", versions=new) is Result.UNKNOWN
+        with pytest.raises(dwell.InvalidInput, match="versions: got them without ids"):
+            await queue.kick("t", versions=dead)
+        with pytest.raises(dwell.InvalidInput, match="versions: got 2 values, expected 1"):
+            await queue.cancel("t", "a", versions=[1, 2])
+        assert await queue.kick("t", "a", delay="1m", versions=dead) is Result.KICKED
+        assert (await queue.get("t", "a")).state is dwell.State.DELAYED
+        newest = (await queue.scan("t", "delayed")).versions
+        assert await queue.cancel("t", "a", versions=newest) is Result.CANCELLED
+
+
 @pytest.mark.parametrize("versions", [[1], [1, 2, 3], ["x", "y"], [-1, 2], [2**64, 1], "ab", 7])
 async def test_bad_versions_are_refused(versions):
     async with opened() as queue:

@@ -272,7 +272,9 @@ class Verbs:
     # --- by id --------------------------------------------------------------------------------
 
     @overload
-    async def cancel(self, topic: str, ids: str) -> Result: ...  # type: ignore[overload-overlap]
+    async def cancel(  # type: ignore[overload-overlap]
+        self, topic: str, ids: str, *, versions: Versions | None = None
+    ) -> Result: ...
     @overload
     async def cancel(
         self, topic: str, ids: Sequence[str], *, versions: Versions | None = None
@@ -287,7 +289,9 @@ class Verbs:
         """
         topic = values.topic(topic)
         if isinstance(ids, str):
-            return await self._cancels.call(topic, values.any_id(ids))
+            if versions is None:
+                return await self._cancels.call(topic, values.any_id(ids))
+            return (await self.cancel(topic, [ids], versions=versions))[0]
         many = self._ids(ids)
         if not many:
             return _nothing()
@@ -298,7 +302,13 @@ class Verbs:
 
     @overload
     async def reschedule(  # type: ignore[overload-overlap]
-        self, topic: str, ids: str, *, delay: Delay | None = None, due: Due | None = None
+        self,
+        topic: str,
+        ids: str,
+        *,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        versions: Versions | None = None,
     ) -> Result: ...
     @overload
     async def reschedule(
@@ -329,7 +339,9 @@ class Verbs:
             raise InvalidTime("due: got neither delay nor due, expected one of them")
         if isinstance(ids, str):
             due_ms = self._dues(delay, due, 1)
-            return await self._moves.call(topic, (values.any_id(ids), int(due_ms[0])))
+            if versions is None:
+                return await self._moves.call(topic, (values.any_id(ids), int(due_ms[0])))
+            return (await self.reschedule(topic, [ids], due=due_ms, versions=versions))[0]
         many = self._ids(ids)
         column = self._dues(delay, due, len(many))
         if not many:
@@ -343,7 +355,13 @@ class Verbs:
 
     @overload
     async def kick(  # type: ignore[overload-overlap]
-        self, topic: str, ids: str, *, delay: Delay | None = None, due: Due | None = None
+        self,
+        topic: str,
+        ids: str,
+        *,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        versions: Versions | None = None,
     ) -> Result: ...
     @overload
     async def kick(
@@ -377,8 +395,12 @@ class Verbs:
             delay = 0
         if isinstance(ids, str):
             due_ms = self._dues(delay, due, 1)
-            return await self._kicks.call(topic, (values.any_id(ids), int(due_ms[0])))
+            if versions is None:
+                return await self._kicks.call(topic, (values.any_id(ids), int(due_ms[0])))
+            return (await self.kick(topic, [ids], due=due_ms, versions=versions))[0]
         if ids is None:
+            if versions is not None:
+                raise InvalidInput("versions: got them without ids, expected both")
             due_ms = self._dues(delay, due, 1)
             return await self._kick_first(topic, values.limit(limit), int(due_ms[0]))
         many = self._ids(ids)

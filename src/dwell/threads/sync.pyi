@@ -226,14 +226,20 @@ class SyncQueue:
         self, what: ManyTaken, reason: str | None = None, *, priority: int | None = None
     ) -> Results: ...
     @overload
-    def cancel(self, topic: str, ids: str) -> Result: ...
+    def cancel(self, topic: str, ids: str, *, versions: Versions | None = None) -> Result: ...
     @overload
     def cancel(
         self, topic: str, ids: Sequence[str], *, versions: Versions | None = None
     ) -> Results: ...
     @overload
     def reschedule(
-        self, topic: str, ids: str, *, delay: Delay | None = None, due: Due | None = None
+        self,
+        topic: str,
+        ids: str,
+        *,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        versions: Versions | None = None,
     ) -> Result: ...
     @overload
     def reschedule(
@@ -247,7 +253,13 @@ class SyncQueue:
     ) -> Results: ...
     @overload
     def kick(
-        self, topic: str, ids: str, *, delay: Delay | None = None, due: Due | None = None
+        self,
+        topic: str,
+        ids: str,
+        *,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        versions: Versions | None = None,
     ) -> Result: ...
     @overload
     def kick(
