@@ -91,11 +91,32 @@ async def test_follow_up_without_room_is_tried_again_and_then_is_the_error(caplo
             assert (await queue.result("first", "2", wait=PATIENCE_S)).state == "done"
 
 
+def several(message):
+    """A handler that other processes can import."""
+    return [Then("second", "x"), Then("third", "y")]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("how", ["async", "thread", "process"])
+async def test_several_follow_ups_are_a_failure(tmp_path, how, keeps):
+    """An ack puts one, and the others would be lost without a word."""
+    async with dwell.open(tmp_path / "store") as queue:
+        worker = Worker(queue)
+        handled(worker, "first", several, how, results=keeps)
+        async with serving(worker):
+            await queue.put("first", 20, id="1", max_attempts=1)
+            found = await queue.result("first", "1", wait=PATIENCE_S)
+        assert "then: got 2 in a list, expected one Then" in found.error
+        assert (await queue.stats()).topics.keys() == {"first"}
+
+
 async def test_handler_of_batches_has_no_follow_up():
     async with dwell.open("memory:") as queue:
         worker = Worker(queue)
         worker.on("first", batch=10)(lambda batch: Then("second", "x"))
+        worker.on("many", batch=10)(lambda batch: [Then("second", one.body) for one in batch])
         async with serving(worker):
-            await queue.put("first", 20, id="1", max_attempts=1)
-            found = await queue.result("first", "1", wait=PATIENCE_S)
-        assert "handler of batches" in found.error
+            for topic, told in (("first", "handler of batches"), ("many", "got 1 in a list")):
+                await queue.put(topic, 20, id="1", max_attempts=1)
+                found = await queue.result(topic, "1", wait=PATIENCE_S)
+                assert told in found.error

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dwell.errors import InvalidInput
 from dwell.given.values import Delay, body, delay_ms, error_text
 from dwell.message import Message
 from dwell.queue.then import Then
@@ -106,6 +107,14 @@ def result_of(value: object) -> bytes:
     """
     # Text is encoded too, so that every result but bytes is read in one way.
     return body(msgspec.json.encode(value) if isinstance(value, str) else value, "result")
+
+
+def refuse_many(value: object) -> None:
+    """Raise InvalidInput for several follow-ups, as an ack puts one: none would come."""
+    if isinstance(value, list | tuple | set | frozenset):
+        count = sum(isinstance(one, Then) for one in value)
+        if count:
+            raise InvalidInput(f"then: got {count} in a {type(value).__name__}, expected one Then")
 
 
 def outcome_of(error: BaseException, retry_delay_ms: int | None) -> Outcome:

@@ -30,7 +30,7 @@ from dwell.message import MAX_ERROR_CHARS
 from dwell.queue.then import Then
 from dwell.threads.pool import end_child
 from dwell.worker.calls import Expired
-from dwell.worker.outcome import result_of, told
+from dwell.worker.outcome import refuse_many, result_of, told
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -323,6 +323,7 @@ def _answer(handler: Callable[[Any], Any], message: bytes, keeps_results: bool, 
 def _returned(value: object, keeps_results: bool) -> Returned:
     then = value if isinstance(value, Then) else None
     value = value if then is None else then.result
+    refuse_many(value)
     is_kept = keeps_results or (then is not None and value is not None)
     return Returned(result_of(value) if is_kept else None, then)
 

@@ -47,6 +47,7 @@ from dwell.worker.outcome import (
     Retry,
     SaysLate,
     outcome_of,
+    refuse_many,
     result_of,
 )
 from dwell.worker.processes import NoPlace, ProcessCall, ProcessPool, Returned, check_handler
@@ -444,6 +445,7 @@ class Runner:
         if isinstance(answer, Then):
             self._check_then(answer)
             job.then, answer = answer, answer.result
+        refuse_many(answer)
         if self._sub.results or (job.then is not None and answer is not None):
             job.result = result_of(answer)
 
