@@ -7,7 +7,7 @@ import pytest
 
 import dwell
 from dwell.store.memory import MemoryStore
-from dwell.worker import Worker
+from dwell.worker import Middleware, Worker
 from dwell.worker.job import Job
 from dwell.worker.leases import LeaseKeeper
 from tests.waiting import until_async
@@ -172,6 +172,39 @@ async def test_a_message_whose_lease_ended_in_a_lane_does_not_run(caplog):
         worker.stop()
         await serving
         assert seen == [("a", 1), ("a", 2), ("b", 2)]
+
+
+async def test_a_message_whose_lease_ended_before_its_handler_began_does_not_run(caplog):
+    """Middleware may wait before a handler, and has to learn that nothing came of it."""
+    clock = dwell.SimulatedClock()
+    gate, said = asyncio.Event(), []
+
+    class Waits(Middleware):
+        async def before(self, message):
+            said.append(f"before {message.attempt}")
+            if message.attempt == 1:
+                await gate.wait()
+
+        def after(self, message):
+            said.append(f"after {message.attempt}")
+
+        def on_failure(self, message, error):
+            said.append(f"failed {message.attempt}: {error}")
+
+    async with opened(clock) as queue:
+        worker = Worker(queue, middleware=[Waits()])
+        worker.on("t", lease="30s", concurrency=1)(lambda message: said.append("handled"))
+        await queue.put("t", b"")
+        serving = asyncio.create_task(worker.serve())
+        await until_async(lambda: said)
+        clock.advance(31_000)
+        await until_async(lambda: "the lease has ended" in caplog.text)
+        gate.set()
+        await until_async(lambda: "after 2" in said)
+        worker.stop()
+        await serving
+    told = "failed 1: the lease has ended before the handler began"
+    assert said == ["before 1", told, "before 2", "handled", "after 2"]
 
 
 async def test_a_lost_lease_of_a_thread_is_logged_and_not_acked(caplog):

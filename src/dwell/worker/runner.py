@@ -383,6 +383,9 @@ class Runner:
     async def _outcome(self, job: Job) -> Outcome:
         """Run the handler and return what follows."""
         error = await self._around.before(job.what) if self._around else None
+        if error is None and job.is_lost:
+            # Another may have the message by now.
+            error = asyncio.CancelledError("the lease has ended before the handler began")
         if error is None:
             error = await self._limited(job)
         self._unbegun = self._unbegun + 1 if issubclass(type(error), NoPlace) else 0
