@@ -433,7 +433,8 @@ class Verbs:
         """Return what came of a message: where it is, or its result or the reason of its death.
 
         ``wait`` is how long to wait until the message is done, dead or gone; if that time ends
-        first, the outcome says where the message is. An unknown id is answered at once. Raises
+        first, the outcome says where the message is. An unknown id is answered at once. An id that
+        is remembered of an earlier message is ``done`` when a newer one was cancelled. Raises
         StoreDamaged when the result cannot be read.
         """
         topic, own = values.topic(topic), values.any_id(id)
