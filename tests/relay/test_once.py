@@ -92,6 +92,25 @@ def test_records_held_for_a_topic_that_was_made_anew_leave_as_do_others(topics, 
         assert sorted(numbers(mine.read(mine.goes, 5))) == [0, 1, 2, 3, 4]
 
 
+def test_what_is_held_without_a_commit_leaves_if_the_group_begins_at_the_end(topics, tmp_path):
+    """A relay was killed between its first hold and the commit, which is nothing to wait for."""
+    mine = topics(1)
+    options = ends(mine, mine.goes)
+    mine.say(b"0", {"dwell-delay": "1h"})
+    mine.flush()
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        until(lambda: committed(mine) == 1)
+        assert relay.end() == 0
+    with dwell.open(tmp_path / "store") as queue:
+        assert queue.reschedule_where(f"relay.{mine.came}-0", dwell.select(), delay="1ms").matched
+    # Another group has no commit, as one whose relay was killed.
+    place = f"{mine.source.replace('group=', 'group=other-')}&auto.offset.reset=latest"
+    options[options.index(mine.source)] = place
+    with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
+        assert numbers(mine.read(mine.goes, 1)) == [0]
+        assert relay.end() == 0
+
+
 class Keeping:
     """A sink that sends in transactions, and says that some messages were sent before."""
 

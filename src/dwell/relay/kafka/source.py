@@ -38,6 +38,8 @@ _ASK_S = 10.0
 _LOOK_S = 1.0
 #: How long to wait for the answer to a commit before it is sent once more, in seconds.
 _COMMIT_S = 10.0
+#: The values of ``auto.offset.reset`` that begin at the end.
+_AT_END = ("latest", "largest", "end")
 #: The greatest age of topic ids while records come, and while none come, in seconds.
 _IDS_S = 1.0
 _IDLE_IDS_S = 10.0
@@ -85,6 +87,7 @@ class KafkaSource:
         self._found: list[Any] = []
         self._consumer: Consumer | None = None
         self._lanes: Lanes
+        self._reset = ""
         self._loop: asyncio.AbstractEventLoop
         # Rebalances happen within a read, so one thread does everything except commits.
         self._thread = ThreadPoolExecutor(1, "dwell-kafka-read")
@@ -123,7 +126,9 @@ class KafkaSource:
             "logger": _log,
         }
         try:
-            consumer = Consumer(_defaults(self._address) | self._address.options | own)
+            options = _defaults(self._address) | self._address.options | own
+            self._reset = options["auto.offset.reset"].lower()
+            consumer = Consumer(options)
             consumer.subscribe(
                 list(self._address.topics),
                 on_assign=self._assigned,
@@ -170,7 +175,9 @@ class KafkaSource:
         try:
             for part in consumer.committed(self._unknown, _ASK_S):
                 lane = lane_of(part.topic, part.partition)
-                first = part.offset if part.offset >= 0 else _oldest(consumer, part)
+                first = part.offset
+                if first < 0:
+                    first = _first_read(consumer, part, self._reset)
                 self._committed[lane] = max(first - 1, self._committed.get(lane, -1))
         except KafkaException as error:
             _log.warning("kafka: %s", reason(error))
@@ -470,15 +477,18 @@ def _consumed(consumer: Consumer, limit: int) -> list[Any]:
         raise BrokerUnreachable(f"kafka: {reason(error)}") from None
 
 
-def _oldest(consumer: Consumer, part: TopicPartition) -> int:
-    """Return the first offset that is kept: earlier offsets cannot be read, even if committed."""
+def _first_read(consumer: Consumer, part: TopicPartition, reset: str) -> int:
+    """Return the first offset that a group without a commit reads: earlier ones never come.
+
+    It is the oldest that is kept, or the end, as the option ``auto.offset.reset`` says.
+    """
     try:
-        first, _ = consumer.get_watermark_offsets(part, _ASK_S, cached=False)
+        first, end = consumer.get_watermark_offsets(part, _ASK_S, cached=False)
     except KafkaException as error:
         if error.args[0].code() not in _GONE:
             raise
         return 0
-    return first
+    return end if reset in _AT_END else first
 
 
 def _lanes_of(parts: Sequence[TopicPartition]) -> list[str]:
