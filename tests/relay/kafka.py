@@ -96,7 +96,7 @@ class Topics:
             found[:] = list(read_all(self.hosts, topic, self.partitions))
             return len(found) >= at_least
 
-        until(are_there, f"{topic} did not get {at_least}", 150)
+        until(are_there, f"{topic} did not get {at_least}", 2.5 * PATIENCE_S)
         return found
 
 
