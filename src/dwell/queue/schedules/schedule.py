@@ -5,6 +5,7 @@ options, it falls due a little before it fires, and its ``last_error`` says up t
 So it is as durable as any message, and its taker fires it.
 """
 
+import contextlib
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ import msgspec
 from dwell.batch.puts import Row
 from dwell.calendar import DaysOff
 from dwell.calendar.epoch import LAST_MS, from_ms, to_ms
-from dwell.errors import InvalidInput, InvalidSchedule
+from dwell.errors import InvalidHeaders, InvalidInput, InvalidSchedule
 from dwell.given import values
 from dwell.given.rows import row_of
 from dwell.given.values import Millis
@@ -140,7 +141,10 @@ class Schedule(
     def row_now(self, now_ms: int, run: str) -> Row:
         """Return the message of a run by hand, which ``run`` names: due now, without jitter."""
         without = msgspec.structs.replace(self, jitter_ms=0)
-        return without.row(now_ms, now_ms, {RUN_HEADER: run})
+        with contextlib.suppress(InvalidHeaders):
+            return without.row(now_ms, now_ms, {RUN_HEADER: run})
+        # Its own headers leave no room for that one.
+        return without.row(now_ms, now_ms)
 
 
 @lru_cache(maxsize=2048)

@@ -233,10 +233,10 @@ class Schedules:
             if put.result is not Result.KEPT:
                 return put
             # Its own message, if the answer to the put was lost, so that the put was repeated. One
-            # that is done by now counts as its own: another run of one millisecond is rarer.
+            # that is done by now may be of another run of the same millisecond.
             (message,) = await self._queue.get(schedule.topic, [put.id])
-            if message is None or message.headers.get(RUN_HEADER) == run:
-                return Put(put.id, Result.CREATED, message.number if message else 0)
+            if message is not None and message.headers.get(RUN_HEADER) == run:
+                return Put(put.id, Result.CREATED, message.number)
             ms += 1
 
     async def _note_run(self, schedule: Schedule, ms: int) -> None:
