@@ -190,21 +190,17 @@ async def test_one_schedule_that_cannot_be_put_does_not_stop_the_others_later_on
         assert await hours(queue) == {"tidy": 1, "report": 2}
 
 
-async def test_a_declared_schedule_that_is_put_by_hand_stays_the_apps(caplog):
+async def test_a_declared_schedule_that_is_put_by_hand_stays(caplog):
     async with opened() as (queue, clock):
-        code = await started(queue, tidy=1)
+        code = await started(queue, tidy=1, report=2)
         assert await queue.schedules.put("tidy", "t", b"", every="5h") is Result.REPLACED
-        assert await queue.schedules.put("tidy", "t", b"", every="5h") is Result.KEPT
-        assert (await queue.schedules.get("tidy")).schedule.app == "shop"
         await goes_on(clock, code)
-        assert await hours(queue) == {"tidy": 5}
-        # The next start puts what the code declares, as after a change by hand.
-        await started(queue, tidy=1)
-        assert await hours(queue) == {"tidy": 1}
-        await queue.schedules.put("tidy", "t", b"", every="5h", app="bank")
-        with pytest.raises(dwell.InvalidSchedule, match="belongs to bank, expected shop"):
-            await started(queue, tidy=1)
-        assert not caplog.records
+        # Neither code that declares it nor code that does not replaces or removes it.
+        for declared in ({"tidy": 1, "report": 2}, {"report": 2}):
+            code = await started(queue, **declared)
+            await goes_on(clock, code)
+            assert await hours(queue) == {"tidy": 5, "report": 2}
+        assert "schedule tidy was not put" in caplog.text
 
 
 async def test_a_schedule_that_is_leased_for_long_keeps_no_worker_from_starting(

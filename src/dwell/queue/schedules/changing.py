@@ -81,19 +81,15 @@ class Changing:
         anew: bool = False,
         check: Callable[[Schedule | None], None] = lambda old: None,
     ) -> Result:
-        """Put a schedule, or replace the schedule of its name.
+        """Put a schedule, or replace the schedule of its name, which stays paused if it was.
 
-        It stays paused if it was, and stays its app's unless the new one names another: a put by
-        hand has none, and a worker of the app would have lost the name that its code declares.
         ``check`` may refuse to replace the present schedule by raising an error. With ``anew`` an
         equal schedule is put too, so that a concurrent removal finds another version.
         """
 
         def changed(old: Schedule | None) -> Schedule:
             check(old)
-            if old is None:
-                return new
-            return replace(new, paused=old.paused, app=new.app or old.app)
+            return new if old is None else replace(new, paused=old.paused)
 
         return await self.change(new.name, changed, anew=anew)
 

@@ -95,8 +95,9 @@ class Schedules:
         the next message too, ``skip`` leaves it out, ``replace`` puts it and cancels the previous
         one, unless a worker has it. The messages have ``body`` and the other options, as
         :meth:`dwell.Queue.put` takes them, and the headers ``dwell-schedule`` and ``dwell-time``. A
-        paused schedule stays paused, and one that an ``app`` declares stays that app's. Raises
-        InvalidSchedule if the rule cannot be read or would never fire.
+        paused schedule stays paused; one that the code of an app declares is nobody's from then on,
+        and no worker replaces or removes it. Raises InvalidSchedule if the rule cannot be read or
+        would never fire.
         """
         now_ms = self._queue.clock.now_ms()
         words: dict[str, object] = {"cron": cron, "dialect": dialect, "every": every}
