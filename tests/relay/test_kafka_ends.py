@@ -26,7 +26,7 @@ class Lanes:
         self.open_ones |= set(lanes)
 
     async def adopt(self, first, topic, count):
-        pass
+        return False
 
     async def close(self, lanes, *, is_lost=False):
         self.open_ones -= set(lanes)

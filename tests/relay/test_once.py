@@ -287,6 +287,29 @@ async def test_a_lane_that_comes_back_is_entered_when_it_was_left():
     assert told == ["slow is entered", "slow is left"] * 2
 
 
+async def test_former_lanes_are_open_until_their_topic_has_them_again():
+    async with relaying_to(Slow()) as (queue, relay):
+        for lane in ("a-0", "a-1", "a-2", "a-b-7"):
+            await queue.put(f"h.{lane}", b"1", headers={"dwell-to": "out"}, delay="1h")
+        await relay.open(["a-0"])
+        assert await relay.adopt("a-0", "a", 1)
+        assert relay.tally.lanes == 3
+        # Another member has the second one.
+        assert await relay.adopt("a-0", "a", 2)
+        assert relay.tally.lanes == 2
+        # This one gets the third, and keeps it when it loses the first.
+        await relay.open(["a-2"])
+        assert not await relay.adopt("a-0", "a", 3)
+        await relay.close(["a-0"])
+        assert relay.tally.lanes == 1
+        await relay.close(["a-2"])
+        await relay.open(["a-0"])
+        assert await relay.adopt("a-0", "a", 1)
+        await relay.close(["a-0"])
+        assert relay.tally.lanes == 0
+        assert not await relay.adopt("a-0", "a", 1)
+
+
 async def test_the_trouble_of_a_lane_goes_with_it():
     class Failing(Slow):
         async def send_once(self, lane, records, names):

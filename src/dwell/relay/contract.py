@@ -31,10 +31,12 @@ class Lanes(Protocol):
     async def open(self, lanes: Sequence[str]) -> None:
         """Start sending the messages that the lanes hold."""
 
-    async def adopt(self, first: str, topic: str, count: int) -> None:
+    async def adopt(self, first: str, topic: str, count: int) -> bool:
         """Send what is held of a topic's former lanes, those from number ``count`` on.
 
-        A topic that was made again may have fewer. It ends with the topic's first lane, ``first``.
+        A topic that was made again may have fewer. Return whether there are any. Former lanes end
+        with the topic's first lane, ``first``, and when another call says that the topic has them
+        again.
         """
 
     async def close(self, lanes: Sequence[str], *, is_lost: bool = False) -> None:

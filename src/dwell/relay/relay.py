@@ -80,7 +80,7 @@ class Relay:
         self._holds: dict[str, str] = {}
         self._ways: dict[str, tuple[Outlet, asyncio.Task[None]]] = {}
         #: The former lanes that are open as long as a topic's first lane.
-        self._adopted: dict[str, list[str]] = {}
+        self._adopted: dict[str, set[str]] = {}
         #: The outlets of closed lanes, which may not have ended; the next one of a lane waits.
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._ended: asyncio.Future[None] | None = None
@@ -168,6 +168,8 @@ class Relay:
         if self._sink is None:
             return
         for lane in lanes:
+            for adopted in self._adopted.values():
+                adopted.discard(lane)
             if lane not in self._ways:
                 outlet = self._outlet(lane)
                 sending = self._send(outlet, lane, self._ending.pop(lane, None))
@@ -176,7 +178,7 @@ class Relay:
                 self._ways[lane] = (outlet, task)
         self.tally.lanes = len(self._ways)
 
-    async def adopt(self, first: str, topic: str, count: int) -> None:
+    async def adopt(self, first: str, topic: str, count: int) -> bool:
         """Send what is held of a topic's former lanes (see the contract)."""
         names: Iterable[str] = ()
         while first in self._ways:
@@ -185,12 +187,18 @@ class Relay:
                 break
             await asyncio.sleep(AGAIN_S)
         lanes = [name.removeprefix(f"{self._plan.hold}.") for name in names]
-        parts = [(lane, *lane.rpartition("-")[::2]) for lane in lanes if lane not in self._ways]
-        former = [lane for lane, of, at in parts if of == topic and (number_of(at) or 0) >= count]
-        if first in self._ways and former:
-            _log.info("%s has %d partitions; sending what is held of %s", topic, count, former)
-            self._adopted[first] = former
-            await self.open(former)
+        parts = [(lane, *lane.rpartition("-")[::2]) for lane in lanes]
+        former = {lane for lane, of, at in parts if of == topic and (number_of(at) or 0) >= count}
+        adopted = self._adopted.get(first, set())
+        await self.close(sorted(adopted - former))
+        adopted &= former
+        if first not in self._ways or not former:
+            return False
+        if new := sorted(former - self._ways.keys()):
+            _log.info("%s has %d partitions; sending what is held of %s", topic, count, new)
+            await self.open(new)
+            self._adopted.setdefault(first, set()).update(new)
+        return True
 
     async def close(self, lanes: Sequence[str], *, is_lost: bool = False) -> None:
         """End with lanes: records read from them are held, and messages taken are sent."""

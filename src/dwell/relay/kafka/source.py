@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from operator import methodcaller
 from typing import Any, NamedTuple
 
@@ -38,6 +38,8 @@ _ASK_S = 10.0
 _LOOK_S = 1.0
 #: How long to wait for the answer to a commit before it is sent once more, in seconds.
 _COMMIT_S = 10.0
+#: How often to look whether a topic has partitions again that it no longer had, in seconds.
+_LED_S = 1.0
 #: The values of ``auto.offset.reset`` that begin at the end.
 _AT_END = ("latest", "largest", "end")
 #: The greatest age of topic ids while records come, and while none come, in seconds.
@@ -109,8 +111,10 @@ class KafkaSource:
         self._read_to: dict[str, int] = {}
         self._committed: dict[str, int] = {}
         self._unknown: list[TopicPartition] = []
-        #: Topics whose first partition was assigned; they may have had more partitions.
-        self._led: set[str] = set()
+        #: Topics whose first partition was assigned, which may have had more partitions before, and
+        #: whether any of those holds records, as far as that has been asked.
+        self._led: dict[str, Future[bool] | None] = {}
+        self._led_due_s = 0.0
         self._resting: dict[str, float] = {}
 
     async def open(self, lanes: Lanes) -> None:
@@ -185,16 +189,27 @@ class KafkaSource:
             self._unknown = []
 
     def _adopt(self, consumer: Consumer) -> None:
-        """Have this member send what is held of partitions that its topics no longer have."""
-        for topic in sorted(self._led):
+        """Have this member send what is held of partitions that its topics no longer have.
+
+        While it does, a topic may get them again, and another member reads them.
+        """
+        now_s = time.monotonic()
+        if not self._led or now_s < self._led_due_s:
+            return
+        self._led_due_s = now_s + _LED_S
+        for topic, answer in list(self._led.items()):
+            if answer is not None and not answer.done():
+                continue
+            if answer is not None and not (answer.exception() or answer.result()):
+                del self._led[topic]
+                continue
             try:
                 found = consumer.list_topics(topic, _LOOK_S).topics[topic]
             except KafkaException:
                 return
-            self._led.discard(topic)
             if found.error is None:
                 told = self._lanes.adopt(lane_of(topic, 0), topic, len(found.partitions))
-                asyncio.run_coroutine_threadsafe(told, self._loop)
+                self._led[topic] = asyncio.run_coroutine_threadsafe(told, self._loop)
 
     def _made_anew(self, consumer: Consumer, found: Sequence[Any]) -> Collection[str]:
         """Return lanes whose topic was made again; they are read from its beginning."""
@@ -430,7 +445,8 @@ class KafkaSource:
             {part.topic for part in parts} - {topic for topic, _ in self._mine.values()}
         )
         self._mine |= mine
-        self._led |= {part.topic for part in parts if part.partition == 0}
+        self._led |= {part.topic: None for part in parts if part.partition == 0}
+        self._led_due_s = 0.0
         self._ids_due_s = 0.0
         self._wait(self._lanes.open(list(mine)))
 
@@ -448,6 +464,8 @@ class KafkaSource:
 
     def _forget(self, lanes: Collection[str]) -> None:
         """Drop the positions of lanes that another member has, or had."""
+        for topic in [topic for topic in self._led if lane_of(topic, 0) in lanes]:
+            del self._led[topic]
         for known in (self._mine, self._marks, self._read_to, self._committed, self._committing):
             for lane in lanes:
                 known.pop(lane, None)
