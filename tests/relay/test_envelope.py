@@ -70,6 +70,12 @@ def test_text_and_binary_headers_fit_together(size):
     assert ("trace" in message.headers) == (size == 5_000)
 
 
+def test_a_header_of_the_record_replaces_none_of_the_relay():
+    headers = [("dwell-raw", b"x"), ("dwell-to", b"elsewhere"), ("offset", b"\xff")]
+    record = Record("in", "i", b"1", b"k", headers, origin="i")
+    assert through(record).headers == headers
+
+
 LARGE = 20_000
 
 

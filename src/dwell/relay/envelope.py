@@ -56,7 +56,7 @@ def extra_of(record: Record, target: str | None) -> bytes:
     raw = _encoder.encode((record.key, record.headers, record.body is None))
     headers[_RAW] = b64encode(raw).decode()
     with contextlib.suppress(InvalidHeaders):
-        return encode_extra(key, values.headers(headers | texts))
+        return encode_extra(key, values.headers(texts | headers))
     return encode_extra(key, values.headers(headers))
 
 
