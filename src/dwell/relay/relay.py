@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 #: Repeated kills of a relay must not use up the attempts of a message, which never failed.
 _MAX_ATTEMPTS = 65_535
+#: A topic of the store that is longer is cut; there is room for a mark and a partition then.
+_MOST_HOLD_CHARS = MAX_TOPIC_CHARS - 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +188,9 @@ class Relay:
                 names = await self._topics()
                 break
             await asyncio.sleep(AGAIN_S)
-        lanes = [name.removeprefix(f"{self._plan.hold}.") for name in names]
-        parts = [(lane, *lane.rpartition("-")[::2]) for lane in lanes]
-        former = {lane for lane, of, at in parts if of == topic and (number_of(at) or 0) >= count}
+        start = self._hold_of(first).removesuffix("0")
+        found = [number_of(name.removeprefix(start)) for name in names if name.startswith(start)]
+        former = {f"{topic}-{at}" for at in found if at is not None and at >= count}
         adopted = self._adopted.get(first, set())
         await self.close(sorted(adopted - former))
         adopted &= former
@@ -252,10 +254,11 @@ class Relay:
         if self._source is None:
             return lane
         topic = f"{self._plan.hold}.{lane}" if lane else self._plan.hold
-        if len(topic) > MAX_TOPIC_CHARS:
+        if len(topic) > _MOST_HOLD_CHARS:
             # Names in Kafka may be longer, and have no colon.
-            digest = blake2b(topic.encode(), digest_size=16).hexdigest()
-            topic = f"{topic[: MAX_TOPIC_CHARS - len(digest) - 1]}:{digest}"
+            name, _, number = topic.rpartition("-")
+            digest = blake2b(name.encode(), digest_size=16).hexdigest()
+            topic = f"{name[: _MOST_HOLD_CHARS - len(digest)]}:{digest}-{number}"
         return values.topic(topic)
 
     def _topic_of(self, one: Held | Cancelled) -> str:
