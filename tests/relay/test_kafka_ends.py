@@ -25,8 +25,8 @@ class Lanes:
     async def open(self, lanes):
         self.open_ones |= set(lanes)
 
-    async def adopt(self, first, topic, count):
-        return False
+    async def adopt(self, counts):
+        return set()
 
     async def close(self, lanes, *, is_lost=False):
         self.open_ones -= set(lanes)

@@ -297,22 +297,22 @@ async def test_former_lanes_are_open_until_their_topic_has_them_again(topic):
             await asyncio.sleep(0.01)
         await relay.close([first, second, third, other])
         await relay.open([first])
-        assert await relay.adopt(first, topic, 1)
+        assert await relay.adopt({topic: 1}) == {topic}
         assert relay.tally.lanes == 3
         # Another member has the second one.
-        assert await relay.adopt(first, topic, 2)
+        assert await relay.adopt({topic: 2}) == {topic}
         assert relay.tally.lanes == 2
         # This one gets the third, and keeps it when it loses the first.
         await relay.open([third])
-        assert not await relay.adopt(first, topic, 3)
+        assert await relay.adopt({topic: 3}) == set()
         await relay.close([first])
         assert relay.tally.lanes == 1
         await relay.close([third])
         await relay.open([first])
-        assert await relay.adopt(first, topic, 1)
+        assert await relay.adopt({topic: 1}) == {topic}
         await relay.close([first])
         assert relay.tally.lanes == 0
-        assert not await relay.adopt(first, topic, 1)
+        assert await relay.adopt({topic: 1}) == set()
 
 
 async def test_the_trouble_of_a_lane_goes_with_it():

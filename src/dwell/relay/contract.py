@@ -5,7 +5,7 @@ answers what the broker has for sure. Both belong to one event loop. They raise
 :class:`BrokerUnreachable` when the broker cannot do its work now, and another attempt may succeed.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from dwell.errors import DwellError
@@ -31,12 +31,12 @@ class Lanes(Protocol):
     async def open(self, lanes: Sequence[str]) -> None:
         """Start sending the messages that the lanes hold."""
 
-    async def adopt(self, first: str, topic: str, count: int) -> bool:
-        """Send what is held of a topic's former lanes, those from number ``count`` on.
+    async def adopt(self, counts: Mapping[str, int]) -> set[str]:
+        """Send what is held of former lanes; return the topics that have any.
 
-        A topic that was made again may have fewer. Return whether there are any. Former lanes end
-        with the topic's first lane, ``first``, and when another call says that the topic has them
-        again.
+        The lanes of a topic are TOPIC-0, TOPIC-1 and so on; ``counts`` says how many some topics
+        have, which may be fewer than before. Former lanes end with the topic's first lane, and when
+        another call says that the topic has them again.
         """
 
     async def close(self, lanes: Sequence[str], *, is_lost: bool = False) -> None:

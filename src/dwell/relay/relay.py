@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -180,14 +180,19 @@ class Relay:
                 self._ways[lane] = (outlet, task)
         self.tally.lanes = len(self._ways)
 
-    async def adopt(self, first: str, topic: str, count: int) -> bool:
-        """Send what is held of a topic's former lanes (see the contract)."""
+    async def adopt(self, counts: Mapping[str, int]) -> set[str]:
+        """Send what is held of former lanes (see the contract)."""
         names: Iterable[str] = ()
-        while first in self._ways:
+        while any(f"{topic}-0" in self._ways for topic in counts):
             with contextlib.suppress(DwellError):
                 names = await self._topics()
                 break
             await asyncio.sleep(AGAIN_S)
+        return {topic for topic in counts if await self._adopt(topic, counts[topic], names)}
+
+    async def _adopt(self, topic: str, count: int, names: Iterable[str]) -> bool:
+        """Send what is held of former lanes of one topic; tell whether there are any."""
+        first = f"{topic}-0"
         start = self._hold_of(first).removesuffix("0")
         found = [number_of(name.removeprefix(start)) for name in names if name.startswith(start)]
         former = {f"{topic}-{at}" for at in found if at is not None and at >= count}

@@ -111,10 +111,13 @@ class KafkaSource:
         self._read_to: dict[str, int] = {}
         self._committed: dict[str, int] = {}
         self._unknown: list[TopicPartition] = []
-        #: Topics whose first partition was assigned, which may have had more partitions before, and
-        #: whether any of those holds records, as far as that has been asked.
-        self._led: dict[str, Future[bool] | None] = {}
+        #: Topics whose first partition was assigned, and which may have had more partitions before;
+        #: those that were asked about last, and the answer: which have records of such partitions.
+        self._led: set[str] = set()
         self._led_due_s = 0.0
+        self._asked: set[str] = set()
+        self._adopting: Future[set[str]] = Future()
+        self._adopting.set_result(set())
         self._resting: dict[str, float] = {}
 
     async def open(self, lanes: Lanes) -> None:
@@ -194,22 +197,19 @@ class KafkaSource:
         While it does, a topic may get them again, and another member reads them.
         """
         now_s = time.monotonic()
-        if not self._led or now_s < self._led_due_s:
+        if not self._led or now_s < self._led_due_s or not self._adopting.done():
             return
         self._led_due_s = now_s + _LED_S
-        for topic, answer in list(self._led.items()):
-            if answer is not None and not answer.done():
-                continue
-            if answer is not None and not (answer.exception() or answer.result()):
-                del self._led[topic]
-                continue
-            try:
-                found = consumer.list_topics(topic, _LOOK_S).topics[topic]
-            except KafkaException:
-                return
-            if found.error is None:
-                told = self._lanes.adopt(lane_of(topic, 0), topic, len(found.partitions))
-                self._led[topic] = asyncio.run_coroutine_threadsafe(told, self._loop)
+        if self._adopting.exception() is None:
+            self._led -= self._asked - self._adopting.result()
+        try:
+            found = consumer.list_topics(timeout=_LOOK_S).topics
+        except KafkaException:
+            return
+        known = [found[topic] for topic in self._led if topic in found]
+        counts = {one.topic: len(one.partitions) for one in known if one.error is None}
+        self._asked = {*counts}
+        self._adopting = asyncio.run_coroutine_threadsafe(self._lanes.adopt(counts), self._loop)
 
     def _made_anew(self, consumer: Consumer, found: Sequence[Any]) -> Collection[str]:
         """Return lanes whose topic was made again; they are read from its beginning."""
@@ -445,7 +445,9 @@ class KafkaSource:
             {part.topic for part in parts} - {topic for topic, _ in self._mine.values()}
         )
         self._mine |= mine
-        self._led |= {part.topic: None for part in parts if part.partition == 0}
+        led = {part.topic for part in parts if part.partition == 0}
+        self._led |= led
+        self._asked -= led
         self._led_due_s = 0.0
         self._ids_due_s = 0.0
         self._wait(self._lanes.open(list(mine)))
@@ -464,8 +466,7 @@ class KafkaSource:
 
     def _forget(self, lanes: Collection[str]) -> None:
         """Drop the positions of lanes that another member has, or had."""
-        for topic in [topic for topic in self._led if lane_of(topic, 0) in lanes]:
-            del self._led[topic]
+        self._led = {topic for topic in self._led if lane_of(topic, 0) not in lanes}
         for known in (self._mine, self._marks, self._read_to, self._committed, self._committing):
             for lane in lanes:
                 known.pop(lane, None)
