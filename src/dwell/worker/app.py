@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
 
@@ -232,8 +232,7 @@ class Worker:
         def register(handler: F) -> F:
             own = name or f"{self._app}:{getattr(handler, '__name__', '')}"
             self._check_name(own, handler)
-            handled = {one for sub in self._subscriptions for one in sub.topics}
-            self._check_alone([topic or own], handled)
+            self._check_alone({topic or own}, handler)
             how: dict[str, Any] = {"retry": retry, "timeout": timeout, "processes": processes}
             self.on(topic or own, concurrency=concurrency, **how)(handler)
             rule = {"every": span, "cron": cron, "rrule": rrule}
@@ -252,16 +251,18 @@ class Worker:
                 "another, as for two functions of one name, or a decorator without functools.wraps"
             )
 
-    def _check_alone(self, topics: Sequence[str], others: Collection[str]) -> None:
+    def _check_alone(self, topics: Set[str], handler: object) -> None:
         """Refuse a second function for a topic of a schedule: each would get runs of the other."""
-        if shared := sorted(set(topics).intersection(others)):
+        others = [one for one in self._subscriptions if one.handler is not handler]
+        if shared := sorted(topics & {topic for other in others for topic in other.topics}):
             raise InvalidInput(
                 f"topic: {shared[0]} has a handler already, expected a topic of its own for each "
                 "every(...), or one function for all messages of the topic"
             )
 
     def _add(self, new: Subscription) -> None:
-        self._check_alone(new.topics, {one.topic for one in self._declared})
+        scheduled = {one.topic for one in self._declared}
+        self._check_alone(scheduled.intersection(new.topics), new.handler)
         for old in self._subscriptions:
             shared = set(old.topics) & set(new.topics)
             if shared and (old.by_key or new.by_key):
