@@ -393,5 +393,8 @@ class Nobody:
     async def open(self, lanes):
         """Do nothing."""
 
+    async def adopt(self, counts):
+        return set()
+
     async def close(self, lanes, *, is_lost=False):
         """Do nothing."""
