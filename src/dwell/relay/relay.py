@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 
 #: Repeated kills of a relay must not use up the attempts of a message, which never failed.
 _MAX_ATTEMPTS = 65_535
-#: A topic of the store that is longer is cut; there is room for a mark and a partition then.
-_MOST_HOLD_CHARS = MAX_TOPIC_CHARS - 13
+#: Room for 32 characters of a mark, a partition and two separators, where a long name is cut.
+_CUT_CHARS = 45
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,11 +259,11 @@ class Relay:
         if self._source is None:
             return lane
         topic = f"{self._plan.hold}.{lane}" if lane else self._plan.hold
-        if len(topic) > _MOST_HOLD_CHARS:
+        if len(topic) > MAX_TOPIC_CHARS:
             # Names in Kafka may be longer, and have no colon.
             name, _, number = topic.rpartition("-")
-            digest = blake2b(name.encode(), digest_size=16).hexdigest()
-            topic = f"{name[: _MOST_HOLD_CHARS - len(digest)]}:{digest}-{number}"
+            mark = blake2b(name.encode(), digest_size=16).hexdigest()
+            topic = f"{name[: MAX_TOPIC_CHARS - _CUT_CHARS]}:{mark}-{number}"
         return values.topic(topic)
 
     def _topic_of(self, one: Held | Cancelled) -> str:
