@@ -1,10 +1,10 @@
-"""Numbers that others write as digits."""
+"""Reads numbers from foreign texts."""
 
 
 def number_of(text: str, digits: int = 18) -> int | None:
-    """Return the number that a text of ASCII digits writes, None if it is anything else.
+    """Return the number in a text of at most ``digits`` ASCII digits, None for any other text.
 
-    One with more than ``digits`` digits is none: Python does not read numbers of thousands of
-    digits. Blanks, signs, underscores and the digits of other scripts, which it reads, are none.
+    Python's ``int`` fails on thousands of digits, and accepts blanks, signs, underscores and the
+    digits of other scripts.
     """
     return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
