@@ -18,7 +18,7 @@ from bench.servers import free_port
 from dwell.relay.contract import BrokerUnreachable
 from dwell.relay.kafka.sink import KafkaSink
 from dwell.relay.kafka.source import KafkaSource
-from tests.relay.kafka import PROTOCOLS, RelayProcess, numbers, read_all, relaying
+from tests.relay.kafka import PROTOCOLS, RelayProcess, Topics, numbers, read_all, relaying
 from tests.waiting import until
 
 
@@ -196,9 +196,7 @@ def test_what_is_held_of_partitions_that_are_gone_leaves_all_the_same(topics, tm
     with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
         until(lambda: committed(mine) == 3)
         assert relay.end() == 0
-    admin = AdminClient({"bootstrap.servers": mine.hosts})
-    admin.delete_topics([mine.came])[mine.came].result(60)
-    until(lambda: is_made(admin, mine.came))
+    make_anew(mine)
     with dwell.open(tmp_path / "store") as queue:
         for at in range(3):
             hold = f"relay.{mine.came}-{at}"
@@ -223,9 +221,7 @@ def test_a_topic_that_is_made_anew_under_a_relay_is_read_from_its_beginning(
     with relaying(tmp_path / "store", options, tmp_path / "log"):
         mine.read(mine.goes, 20)
         until(lambda: committed(mine) == 20)
-        admin = AdminClient({"bootstrap.servers": mine.hosts})
-        admin.delete_topics([mine.came])[mine.came].result(60)
-        until(lambda: is_made(admin, mine.came))
+        make_anew(mine)
         producer = Producer({"bootstrap.servers": mine.hosts})
         for at in range(100, 100 + count):
             producer.produce(mine.came, b"%d" % at, headers=soon)
@@ -251,6 +247,13 @@ def test_a_topic_with_a_long_name_is_held_as_any_other(topics, tmp_path):
         found = {one.value().decode() for one in mine.read(mine.goes, 2)}
         assert found == {mine.came, long}
         assert relay.end() == 0
+
+
+def make_anew(mine: Topics) -> None:
+    """Delete the topic that is read, and make it again with one partition."""
+    admin = AdminClient({"bootstrap.servers": mine.hosts})
+    admin.delete_topics([mine.came])[mine.came].result(60)
+    until(lambda: is_made(admin, mine.came))
 
 
 def is_made(admin: AdminClient, topic: str) -> bool:

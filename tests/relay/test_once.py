@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from redis.asyncio import Redis
 
 import dwell
@@ -24,7 +23,7 @@ from dwell.relay.sent import Owner, decoded, encoded, name_of, names_of
 from dwell.relay.tally import Tally
 from dwell.store.memory import MemoryStore
 from tests.relay.kafka import Topics, numbers, relaying
-from tests.relay.test_kafka import committed, is_made
+from tests.relay.test_kafka import committed, make_anew
 from tests.waiting import until, until_async
 
 COUNT = 60
@@ -78,9 +77,7 @@ def test_records_held_for_a_topic_that_was_made_anew_leave_as_do_others(topics, 
     with relaying(tmp_path / "store", options, tmp_path / "log") as relay:
         until(lambda: committed(mine) == 3)
         assert relay.end() == 0
-    admin = AdminClient({"bootstrap.servers": mine.hosts})
-    admin.delete_topics([mine.came])[mine.came].result(60)
-    until(lambda: is_made(admin, mine.came))
+    make_anew(mine)
     with dwell.open(tmp_path / "store") as queue:
         held = [one.id for one in queue.scan(hold, "delayed").messages]
         queue.reschedule(hold, held, delay=0)
