@@ -12,7 +12,7 @@ from dwell.testing.faults import FaultyDisk
 from tests import RUNS
 from tests.store.test_limits import queue_on
 
-SMALL = {"timed_rows": 3, "loaded_rows": 2, "deal_at": 4, "merged_rows": 4}
+SMALL = {"timed_rows": 3, "expired_rows": 3, "loaded_rows": 2, "deal_at": 4, "merged_rows": 4}
 
 
 async def settle(queue: Queue, clock: SimulatedClock) -> int:
@@ -69,6 +69,7 @@ async def test_expiry__many_expire_at_once__none_is_taken() -> None:
         await queue.put_many("t", [b"y"] * 3, priority=2_000)
         clock.advance(5_000)
         assert len(await queue.take_ids("t", ids[-5:])) == 0
+        assert (await queue.stats()).topics["t"].dead < 40
         bodies = []
         while batch := await queue.take("t", 10):
             bodies += batch.bodies

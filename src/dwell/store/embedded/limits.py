@@ -35,7 +35,8 @@ class Limits:
     ``snapshot_records``: records after which a snapshot is made, even if they are small, but not
     within ``snapshot_every_ms`` of the last.
     ``room_rows``: new messages after which the room for their snapshot is checked.
-    ``timed_rows``: messages that fall due, or whose leases or times end, before other tasks run.
+    ``timed_rows``: messages that fall due, or whose leases end, before other tasks run;
+    ``expired_rows``: messages that expire, each of which becomes a dead letter, before they do.
     ``loaded_rows``: rows of a near minute that are sorted before other tasks run.
     ``merged_rows``: rows in a run of ready messages that no longer grows by merging.
     ``scanned_rows``: rows that a scan looks at together.
@@ -91,6 +92,7 @@ class Limits:
     swept_rows: int = 1 << 18
     few_ready: int = 1 << 14
     timed_rows: int = 1 << 14
+    expired_rows: int = 1 << 12
     loaded_rows: int = 1 << 16
     merged_rows: int = 1 << 16
     cleared_rows: int = 1 << 13

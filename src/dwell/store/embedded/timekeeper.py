@@ -87,31 +87,33 @@ class Timekeeper:
 
         This passes the deadline. Raises DiskFull when there was no room to write all of it.
         """
-        machine = self._machine
+        machine, limits = self._machine, self._core.limits
         self._note_time(now_ms)
         full: DiskFull | None = None
-        for wheel, kind, error in (
-            (machine.leases, RecordKind.LAPSE, None),
-            (machine.expiries, RecordKind.EXPIRE, EXPIRED),
+        for wheel, rows_at_once, kind, error in (
+            (machine.leases, limits.timed_rows, RecordKind.LAPSE, None),
+            (machine.expiries, limits.expired_rows, RecordKind.EXPIRE, EXPIRED),
         ):
             try:
-                self._run_out(wheel, kind, error, now_ms)
+                self._run_out(wheel, rows_at_once, kind, error, now_ms)
             except DiskFull as no_room:
                 full = no_room
-        rows = machine.delays.pop(now_ms, self._core.limits.timed_rows)
+        rows = machine.delays.pop(now_ms, limits.timed_rows)
         if rows is not None and len(rows):
             machine.make_ready(rows)
         machine.come_again(now_ms)
         self._ticks += 1
-        if self._ticks % self._core.limits.sweep_every == 0:
+        if self._ticks % limits.sweep_every == 0:
             machine.sweep()
         self.deadline_ms = machine.next_deadline_ms()
         if full is not None:
             raise full
 
-    def _run_out(self, wheel: Wheel, kind: RecordKind, error: str | None, now_ms: int) -> None:
-        """Write everything in a wheel that has ended by now, in as many records as needed."""
-        rows = wheel.pop(now_ms, self._core.limits.timed_rows)
+    def _run_out(
+        self, wheel: Wheel, rows_at_once: int, kind: RecordKind, error: str | None, now_ms: int
+    ) -> None:
+        """Write what has ended by now in a wheel, or a part, in as many records as needed."""
+        rows = wheel.pop(now_ms, rows_at_once)
         if rows is None:
             return
         room_bytes = self._core.journal.room.most_record_bytes - RECORD_BYTES
