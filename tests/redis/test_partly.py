@@ -83,7 +83,7 @@ async def test_batches_that_are_joined_are_told_each_its_own():
 async def test_the_counts_of_a_joined_batch_are_of_both_tries():
     """What one caller's shards refuse because of another caller is put at the second try."""
     async with opened() as queue:
-        shards = {shard_for(b"e%d" % n, b"", SHARDS): f"e{n}" for n in range(40)}
+        shards = {shard_for(b"e%d" % n, None, SHARDS): f"e{n}" for n in range(40)}
         first, second = shards[0], shards[1]
         await queue.put_many("t", ["old"] * 2, ids=[first, second])
         many = [[first], [second, *(f"i{number}" for number in range(40))]]

@@ -12,7 +12,6 @@ import pytest
 import dwell
 from dwell import State
 from dwell.errors import ForeignReceipt, InvalidInput, StoreLocked
-from dwell.message import encode_extra
 from dwell.store.redis.engine import Engine
 from dwell.store.redis.putting import shard_for
 from dwell.store.redis.resharding import reshard
@@ -206,7 +205,7 @@ async def test_what_is_remembered_is_forgotten_in_every_shard(url):
 
 def home(key: str) -> int:
     """Return the shard of a key."""
-    return shard_for(b"", encode_extra(key, {}), 4)
+    return shard_for(b"", key, 4)
 
 
 async def test_a_store_that_was_resharded_is_another_with_the_same_history(url: str) -> None:
@@ -254,8 +253,7 @@ async def test_two_messages_of_one_id_do_not_meet_in_one_shard(url, moves):
     """They have different keys, and are in different shards; nothing moves until one is gone."""
 
     def places(key: str) -> tuple[int, int]:
-        extra = encode_extra(key, None)
-        return shard_for(b"", extra, 2), shard_for(b"", extra, 3)
+        return shard_for(b"", key, 2), shard_for(b"", key, 3)
 
     keys = [f"k{n}" for n in range(100)]
     first, second = (next(key for key in keys if places(key) == move) for move in moves)
@@ -277,7 +275,7 @@ async def test_two_messages_of_one_id_do_not_meet_in_one_shard(url, moves):
 def key_of_the_other_shard() -> str:
     """Return a key whose messages move when there are two shards."""
     keys = (f"k{at}" for at in itertools.count())
-    return next(key for key in keys if shard_for(b"x", encode_extra(key, None), 2) == 1)
+    return next(key for key in keys if shard_for(b"x", key, 2) == 1)
 
 
 async def one_by_one(url: str, count: int) -> list[str]:
@@ -453,3 +451,13 @@ async def test_a_lease_that_ends_on_the_last_attempt_makes_the_message_dead(url,
         assert not await queue.held("me")
         assert await queue.find_stale() == []
         assert [kind for _, kind, _ in await whole_log(queue)].count("exhaust") == len(ids)
+
+
+async def test_an_ordered_topic_whose_messages_have_no_keys_moves(url):
+    """They are held back by none, and overtake none."""
+    async with dwell.open(url) as queue:
+        await queue.configure("t", ordered=True)
+        await queue.put_many("t", ["x"] * 8)
+    assert await reshard(url, 4) == 0
+    async with dwell.open(url, shards=4) as queue:
+        assert len(await queue.take("t", 100)) == 8

@@ -17,7 +17,7 @@ from dwell.errors import (
     StoreFull,
     TopicFull,
 )
-from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, decode_extra
+from dwell.message import I64, QUEUE_ID_MARK, U8, U64, Result, keys_of
 from dwell.store.followups import its_own_id
 from dwell.store.partly import PartlyPut
 from dwell.store.redis.blocks import Block, blocks_of
@@ -100,8 +100,8 @@ class Putter:
         if not found:
             return np.full(1, Result.STALE, np.uint8)
         ((shard, (group,)),) = found.items()
-        (home,) = self._parts(then)
-        if (then.ids is not None or then.extras is not None) and home != shard:
+        (home,) = self._homes(then)
+        if home not in (None, shard):
             raise InvalidInput(
                 f"then: its id or key belongs to shard {home} and the message to shard {shard}, "
                 "expected both in one, or neither id nor key"
@@ -142,13 +142,14 @@ class Putter:
         count, turn = self._shards.count, next(self._turns) % self._shards.count
         if count == 1 or (puts.ids is None and puts.extras is None):
             return {turn: np.arange(len(puts))}
-        extras = puts.extras if puts.extras is not None else [b""] * len(puts)
-        ids = puts.ids if puts.ids is not None else [b""] * len(puts)
-        shards = [
-            shard_for(id_, extra, count) if id_ or extra else turn
-            for id_, extra in zip(ids, extras, strict=True)
-        ]
-        return {shard: np.array(places) for shard, places in shares(shards).items()}
+        homes = shares([turn if home is None else home for home in self._homes(puts)])
+        return {shard: np.array(places) for shard, places in homes.items()}
+
+    def _homes(self, puts: Puts) -> list[int | None]:
+        """Return the shard that each message belongs to, None for one that any may have."""
+        ids = [b""] * len(puts) if puts.ids is None else puts.ids
+        keys = [None] * len(puts) if puts.extras is None else keys_of(puts.extras)
+        return [shard_for(id_, key, self._shards.count) for id_, key in zip(ids, keys, strict=True)]
 
     def _counted(self, puts: Puts) -> "_Counted | None":
         """Return the base time for the delays of a put; None without delays."""
@@ -249,10 +250,11 @@ class Putter:
         return done, None
 
 
-def shard_for(id_: bytes, extra: bytes, count: int) -> int:
-    """Return the shard of a message, by its key or else by its id."""
-    key = decode_extra(extra).key if extra else None
-    return shard_of(id_ if key is None else b"key " + key.encode(), count)
+def shard_for(id_: bytes, key: str | None, count: int) -> int | None:
+    """Return the shard of a message by its key, else by its id; None if it has neither."""
+    if key is not None:
+        return shard_of(b"key " + key.encode(), count)
+    return shard_of(id_, count) if id_ else None
 
 
 def _has(puts: Puts, flag: int) -> np.ndarray:

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import msgpack
 
 from dwell.errors import InvalidInput, StoreLocked
-from dwell.message import QUEUE_ID_MARK, State
+from dwell.message import QUEUE_ID_MARK, State, decode_extra
 from dwell.slices import tuples
 from dwell.store.redis.log import Log
 from dwell.store.redis.numbers import MOST_SHARDS, receipts_of
@@ -93,7 +93,7 @@ class _Move:
         for shard in range(self._before) if ordered else ():
             async for _, row in self._messages(shard):
                 is_made = row.id.startswith(QUEUE_ID_MARK) and row.topic in ordered
-                if is_made and self._home(shard, row, is_bound=False) != shard:
+                if is_made and self._home_of(row, b"") not in (None, shard):
                     raise InvalidInput(
                         f"topic {row.topic!r}: is ordered and has messages whose ids the queue "
                         "made, which cannot move to the new shards of their keys; let workers "
@@ -134,14 +134,14 @@ class _Move:
                     for place in {shard, self._home(shard, row)}:
                         yield place, row.topic, row.id
 
-    def _home(self, shard: int, row: Row, *, is_bound: bool = True) -> int:
-        """Return the shard of a message by the new number.
+    def _home(self, shard: int, row: Row) -> int:
+        """Return the new shard of a message; a queue-made id binds it to the one that it names."""
+        is_made = row.id.startswith(QUEUE_ID_MARK)
+        home = None if is_made else self._home_of(row, row.id.encode())
+        return shard if home is None else home
 
-        ``is_bound``: a queue-made id binds the message to the shard that it names.
-        """
-        if is_bound and row.id.startswith(QUEUE_ID_MARK):
-            return shard
-        return shard_for(row.id.encode(), row.extra, self._target)
+    def _home_of(self, row: Row, id_: bytes) -> int | None:
+        return shard_for(id_, decode_extra(row.extra).key, self._target)
 
     async def _messages(self, shard: int) -> AsyncIterator[tuple[tuple[int, bytes], Row]]:
         """Yield all messages of a shard: number and text, and the decoded row."""
