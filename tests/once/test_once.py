@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import psycopg
 import pytest
@@ -287,6 +288,26 @@ def test_a_connection_without_transactions_is_refused(database, connect):
         pay(own, message())
     with pytest.raises(dwell.InvalidInput, match="expected one of a DB-API driver"):
         pay(object(), message())
+
+
+def test_a_pipeline_is_refused_and_nothing_done(postgres_url):
+    """It tells of no statement what it has changed, so the first delivery looked like a second."""
+    with contextlib.closing(psycopg.connect(postgres_url)) as connection:
+        create_table(connection, "piped")
+        block = once(message(), connection, table="piped")
+        with connection.pipeline(), pytest.raises(dwell.InvalidInput, match="outside a pipeline"):
+            block.__enter__()
+        assert connection.execute("SELECT count(*) FROM piped").fetchone() == (0,)
+        with once(message(), connection, table="piped") as is_first:
+            assert is_first
+
+
+async def test_an_asynchronous_connection_is_refused(postgres_url):
+    connection = await psycopg.AsyncConnection.connect(postgres_url)
+    async with connection:
+        for call in (partial(create_table, connection), once(message(), connection).__enter__):
+            with pytest.raises(dwell.InvalidInput, match="asynchronous AsyncConnection"):
+                call()
 
 
 @pytest.mark.campaign

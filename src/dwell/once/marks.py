@@ -5,6 +5,7 @@ SQLite since 3.24 and PostgreSQL since 9.5.
 """
 
 import contextlib
+import inspect
 import logging
 import re
 import sys
@@ -32,11 +33,13 @@ class TransactionLost(DwellError):
 
 def create_table(connection: Any, table: str = TABLE) -> None:
     """Create the table of the marks if it is not there, and commit. Raises InvalidInput."""
-    _execute(
-        connection,
+    sql = (
         f"CREATE TABLE IF NOT EXISTS {_checked(table)} "
-        "(topic TEXT NOT NULL, id TEXT NOT NULL, done_ms BIGINT NOT NULL, PRIMARY KEY (topic, id))",
+        "(topic TEXT NOT NULL, id TEXT NOT NULL, done_ms BIGINT NOT NULL, PRIMARY KEY (topic, id))"
     )
+    _check_synchronous(connection)
+    with contextlib.closing(connection.cursor()) as cursor:
+        cursor.execute(sql)
     connection.commit()
 
 
@@ -52,9 +55,9 @@ def once(
     row. ``key`` is what may be done only once in a topic, such as an order; without it that is the
     id of the message, for ever. An id that the queue made is another one after a takeover or an
     import. A block must not commit: if it does, and fails then, it is done again. Raises
-    InvalidInput for a connection that commits each statement, and TransactionLost if the block
-    rolled its transaction back. If the database has aborted it because of an error that the block
-    did not raise, the error of the driver is raised.
+    InvalidInput for a connection that commits each statement, is asynchronous or in a pipeline,
+    and TransactionLost if the block rolled its transaction back. If the database has aborted it
+    because of an error that the block did not raise, the error of the driver is raised.
     """
     name, place = _checked(table), _place(connection)
     # The time is odd until the last change before the commit, so that a mark of a block that has
@@ -62,7 +65,7 @@ def once(
     values = (message.topic, message.id if key is None else key, time.time_ns() // 1_000_000 | 1)
     marked = 0
     try:
-        marked = _execute(
+        marked = _changed(
             connection,
             f"INSERT INTO {name} (topic, id, done_ms) VALUES ({place}, {place}, {place}) "
             "ON CONFLICT DO NOTHING",
@@ -93,7 +96,7 @@ def _unmark(connection: Any, table: str, place: str, values: tuple[Any, ...]) ->
     where = _OWN.format(place=place)
     # Of a connection that is lost, what it did not commit is lost as well.
     with contextlib.suppress(Exception):
-        if _execute(connection, f"DELETE FROM {table} WHERE {where}", values) == 1:
+        if _changed(connection, f"DELETE FROM {table} WHERE {where}", values) == 1:
             _log.warning(
                 "%s: a block committed its transaction and then failed, so what it has committed "
                 "may be done again for %r",
@@ -106,7 +109,7 @@ def _unmark(connection: Any, table: str, place: str, values: tuple[Any, ...]) ->
 def _finish(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> bool:
     """Make the time of the own mark even, and tell whether it is there, as :func:`_is_marked`."""
     sql = f"UPDATE {table} SET done_ms = done_ms + 1 WHERE {_OWN.format(place=place)}"
-    return _execute(connection, sql, values) == 1
+    return _changed(connection, sql, values) == 1
 
 
 def _is_marked(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> bool:
@@ -114,13 +117,10 @@ def _is_marked(connection: Any, table: str, place: str, values: tuple[Any, ...])
 
     PostgreSQL answers the commit of such a transaction with a rollback, and drivers do not say so.
     """
-    cursor = connection.cursor()
-    try:
+    with contextlib.closing(connection.cursor()) as cursor:
         where = f"topic = {place} AND id = {place}"
         cursor.execute(f"SELECT 1 FROM {table} WHERE {where}", values[:2])
         return cursor.fetchone() is not None
-    finally:
-        cursor.close()
 
 
 def forget(connection: Any, older_than_ms: int, table: str = TABLE) -> int:
@@ -131,18 +131,21 @@ def forget(connection: Any, older_than_ms: int, table: str = TABLE) -> int:
     before_ms = time.time_ns() // 1_000_000 - older_than_ms
     place = _place(connection)
     sql = f"DELETE FROM {_checked(table)} WHERE done_ms < {place}"
-    removed = _execute(connection, sql, (before_ms,))
+    removed = _changed(connection, sql, (before_ms,))
     connection.commit()
     return removed
 
 
-def _execute(connection: Any, sql: str, values: tuple[Any, ...] = ()) -> int:
-    cursor = connection.cursor()
-    try:
+def _changed(connection: Any, sql: str, values: tuple[Any, ...]) -> int:
+    """Return how many rows a statement has changed; raises InvalidInput if that is not known."""
+    with contextlib.closing(connection.cursor()) as cursor:
         cursor.execute(sql, values)
+        if cursor.rowcount < 0:
+            raise InvalidInput(
+                "connection: does not tell how many rows a statement has changed, "
+                "expected one that does, outside a pipeline"
+            )
         return int(cursor.rowcount)
-    finally:
-        cursor.close()
 
 
 def _checked(table: str) -> str:
@@ -153,6 +156,7 @@ def _checked(table: str) -> str:
 
 def _place(connection: Any) -> str:
     """Return the placeholder of a connection's driver; raises InvalidInput."""
+    _check_synchronous(connection)
     driver = _driver(connection)
     alone = getattr(connection, "autocommit", False) is True
     if driver == "sqlite3" and connection.isolation_level is None:
@@ -168,6 +172,14 @@ def _place(connection: Any) -> str:
             f"expected one of a DB-API driver with the paramstyle {', '.join(_PLACES)}"
         )
     return _PLACES[style]
+
+
+def _check_synchronous(connection: Any) -> None:
+    if inspect.iscoroutinefunction(getattr(connection, "commit", None)):
+        raise InvalidInput(
+            f"connection: got the asynchronous {type(connection).__name__}, expected one whose "
+            "calls are done when they return"
+        )
 
 
 def _driver(connection: Any) -> str:
