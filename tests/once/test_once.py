@@ -294,9 +294,9 @@ def test_a_pipeline_is_refused_and_nothing_done(postgres_url):
     """It tells of no statement what it has changed, so the first delivery looked like a second."""
     with contextlib.closing(psycopg.connect(postgres_url)) as connection:
         create_table(connection, "piped")
-        block = once(message(), connection, table="piped")
-        with connection.pipeline(), pytest.raises(dwell.InvalidInput, match="outside a pipeline"):
-            block.__enter__()
+        refused = pytest.raises(dwell.InvalidInput, match="outside a pipeline")
+        with connection.pipeline(), refused, once(message(), connection, table="piped"):
+            pytest.fail("the block has begun")
         assert connection.execute("SELECT count(*) FROM piped").fetchone() == (0,)
         with once(message(), connection, table="piped") as is_first:
             assert is_first
@@ -305,9 +305,11 @@ def test_a_pipeline_is_refused_and_nothing_done(postgres_url):
 async def test_an_asynchronous_connection_is_refused(postgres_url):
     connection = await psycopg.AsyncConnection.connect(postgres_url)
     async with connection:
-        for call in (partial(create_table, connection), once(message(), connection).__enter__):
-            with pytest.raises(dwell.InvalidInput, match="asynchronous AsyncConnection"):
-                call()
+        refused = partial(pytest.raises, dwell.InvalidInput, match="asynchronous AsyncConnection")
+        with refused():
+            create_table(connection)
+        with refused(), once(message(), connection):
+            pytest.fail("the block has begun")
 
 
 @pytest.mark.campaign
