@@ -1,7 +1,9 @@
 """Receipts of the job protocol: how many are at hand, and that what is not there is found."""
 
+from dwell.batch.stats import TopicStats
 from dwell.message import Message, State
 from dwell.server.http import receipts
+from dwell.server.http.command import OWNER
 from dwell.server.http.receipts import Receipts
 from tests.http.test_http_api import calling
 
@@ -61,3 +63,18 @@ async def test_what_is_not_at_hand_is_found_in_the_store(monkeypatch):
         assert len(caller.server.port.waits.receipts) < 10
         for id_ in ids:
             assert (await caller.post("/command", {"command": "finish", "id": id_}))["success"]
+
+
+async def test_a_job_whose_id_the_queue_made_is_finished_and_deleted():
+    """It is popped as any other, and came back after each TTR."""
+    async with calling() as caller:
+        for command in ("finish", "delete"):
+            await caller.server.queue.put("t", "x")
+            popped = await caller.post("/command", {"command": "pop", "topic": "t"})
+            if command == "delete":
+                await caller.server.queue.release(await caller.server.queue.held(OWNER))
+            done = await caller.post("/command", {"command": command, "id": popped["id"]})
+            assert done == {"success": True, "id": popped["id"]}
+            assert (await caller.server.queue.stats()).topics["t"] == TopicStats()
+        made = {"command": "add", "topic": "t", "id": popped["id"], "body": "x"}
+        assert "InvalidId" in (await caller.post("/command", made))["error"]
