@@ -1,11 +1,17 @@
 """Tasks of Django, enqueued and run by processes of a real project."""
 
+import socket
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import dwell
+from dwell.django.opened import opened
+from dwell.errors import StoreError
+from dwell.server.tokens import hash_of
 from tests.django.sites import PYTHONS
+from tests.spark.conftest import ServerProcess
 from tests.waiting import until
 
 #: With each of Django's versions at once; all others have the second in the campaigns.
@@ -236,22 +242,73 @@ for call in (
     assert site.run(code).splitlines() == ["InvalidBody", "InvalidTime"]
 
 
-def test_a_queue_that_is_full_leaves_the_other_tasks_of_a_transaction(site_at, tmp_path):
-    site = site_at(f"{tmp_path}/store", on_commit=True)
-    with dwell.open(f"{tmp_path}/store") as queue:
-        queue.configure("django.mail", max_pending=1)
-    code = """
+_THREE = """
 from django.db import transaction
-from dwell.django.tasks import TaskResultDoesNotExist
+from dwell.django.tasks import TaskResultDoesNotExist, task_enqueued
+told = []
+def receive(task_result, **rest): told.append(task_result.id)
+task_enqueued.connect(receive)
 with transaction.atomic():
     put = [tasks.mail.enqueue("a"), tasks.mail.enqueue("b"), tasks.add.enqueue(1, 2)]
 for result in put:
     try:
-        print(backend.get_result(result.id).status)
+        print(backend.get_result(result.id).status, result.id in told)
     except TaskResultDoesNotExist:
-        print("not put")
+        print("not put", result.id in told)
 """
-    assert site.run(code).splitlines() == ["READY", "not put", "READY"]
+
+
+@pytest.mark.parametrize("on_full", ["refuse", "drop"])
+def test_a_queue_that_is_full_leaves_the_other_tasks_of_a_transaction(site_at, tmp_path, on_full):
+    site = site_at(f"{tmp_path}/store", on_commit=True)
+    with dwell.open(f"{tmp_path}/store") as queue:
+        queue.configure("django.mail", max_pending=1, on_full=on_full)
+    assert site.run(_THREE).splitlines() == ["READY True", "not put False", "READY True"]
+
+
+def test_a_quota_leaves_the_other_tasks_of_a_transaction(site_at, tmp_path):
+    """One topic is all that the token may have."""
+    tokens = tmp_path / "tokens.toml"
+    rights = "".join(f'{right} = ["django."]\n' for right in ("put", "take", "admin"))
+    quota = "quota = {topics = 1}"
+    tokens.write_text(f'[[token]]\nname = "a"\nsha256 = "{hash_of("secret")}"\n{rights}{quota}\n')
+    tokens.chmod(0o600)
+    server = ServerProcess(tmp_path, f"--token-file={tokens}")
+    try:
+        site = site_at(server.url, on_commit=True, store={"token": "secret"})
+        site.run("tasks.add.enqueue(1, 2)")
+        shown = ["not put False", "not put False", "READY True"]
+        assert site.run(_THREE).splitlines() == shown
+    finally:
+        server.stop()
+
+
+def test_a_result_that_the_server_refuses_is_a_failure_that_counts(site_at, tmp_path):
+    """It was taken for a lost worker, and the task was run sixteen times."""
+    server = ServerProcess(tmp_path, "--max-body-bytes=65536")
+    try:
+        site = site_at(server.url, attempts=2, retry="10ms")
+        id_ = site.run("print(tasks.grows.enqueue(100_000).id)")
+        with dwell.open(server.url) as queue:
+            while str(queue.get("django.default", id_).state) != "dead":
+                site.burst()
+        assert site.run(_SHOW + f"show({id_!r})") == "FAILED 2 ['InvalidBody']"
+        assert site.notes() == [["grows"], ["grows"]]
+    finally:
+        server.stop()
+
+
+def test_a_store_that_is_away_holds_up_its_own_users_alone():
+    """Those who wait for it hear of its failure at once, and not each after another try."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as threads:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        asked = [threads.submit(opened, url, {}) for _ in range(4)]
+        assert opened("memory:", {}).stats().topics == {}
+        assert not any(one.done() for one in asked)
+        silent.close()
+        errors = [one.exception() for one in asked]
+    assert all(isinstance(error, StoreError) for error in errors)
+    assert len(set(map(id, errors))) == 1
 
 
 def test_attempts_are_those_that_raise(site_at, server_url):

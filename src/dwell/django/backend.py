@@ -21,10 +21,10 @@ from dwell.django.tasks import (
     normalize_json,
     task_enqueued,
 )
-from dwell.errors import AccessDenied, InvalidInput, InvalidTopic, TopicFull
+from dwell.errors import AccessDenied, InvalidInput, InvalidTopic, StoreFull, TopicFull
 from dwell.given import values
 from dwell.given.rows import row_of
-from dwell.message import DEFAULT_PRIORITY
+from dwell.message import DEFAULT_PRIORITY, Result
 from dwell.threads.sync import SyncQueue
 
 #: The options of the backend, with their defaults.
@@ -97,8 +97,9 @@ class DwellBackend(BaseTaskBackend):
         """Put a task, or have it put when the transaction commits.
 
         Raises InvalidTask, TypeError for arguments that JSON lacks, InvalidInput for a task that is
-        too large or too far away, and StoreError. When a transaction commits, StoreError is raised
-        as well; a task that its queue alone refuses is logged then, and the others are put.
+        too large or too far away, TopicFull for one that the queue refuses or drops, and
+        StoreError. When a transaction commits, a task that its queue refuses is logged, as is one
+        over a quota, and the others are put; another StoreError is raised.
         """
         self.validate_task(task)
         run_after = task.run_after
@@ -133,7 +134,8 @@ class DwellBackend(BaseTaskBackend):
         return result
 
     def _put(self, topic: str, body: bytes, result: TaskResult, options: dict[str, Any]) -> None:
-        self.queue.put(topic, body, **options)
+        if self.queue.put(topic, body, **options).result is Result.DROPPED:
+            raise TopicFull(f"topic {topic!r}: is full and drops what is put")
         task_enqueued.send_robust(type(self), task_result=result)
 
     def get_result(self, result_id: str) -> TaskResult:
@@ -158,5 +160,5 @@ def _unless_refused(put: Callable[[], None], id_: str) -> None:
     """Put a task; if an error was raised, Django would drop the others of the transaction."""
     try:
         put()
-    except (TopicFull, AccessDenied, InvalidInput):
+    except (TopicFull, StoreFull, AccessDenied, InvalidInput):
         _log.exception("task %s was not put, though its transaction has committed", id_)

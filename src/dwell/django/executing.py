@@ -1,6 +1,6 @@
 """Runs one task of Django for a worker, and says what became of it."""
 
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from django.db import close_old_connections
@@ -16,14 +16,15 @@ from dwell.django.tasks import (
     task_finished,
     task_started,
 )
+from dwell.errors import DwellError
 from dwell.message import MAX_BODY_BYTES, Message
 from dwell.worker import Bury, Retry, Worker
-from dwell.worker.outcome import SaysLate
+from dwell.worker.outcome import CountsFailures
 
 _MOST = f"at most {MAX_BODY_BYTES}"
 
 
-class Executor(SaysLate):
+class Executor(CountsFailures):
     """The handler of a worker, for the tasks of one backend."""
 
     def __init__(self, backend: DwellBackend, worker: Worker, name: str) -> None:
@@ -51,6 +52,11 @@ class Executor(SaysLate):
         started_ms = self._begun.get(message.receipt, now_ms())
         return failure_text(TimeoutError(told), started_ms, self._name, _raised(message) + 1)
 
+    def failure_of(self, message: Message, error: DwellError) -> Exception:
+        """Return the end of a task whose result was refused: a failure that counts, as others."""
+        record = msgspec.structs.replace(record_of(message.body), started_ms=now_ms())
+        return self._failure(message, record, error)
+
     def end(self) -> None:
         """Leave the queue of the worker, which has ended."""
         settings = self._backend.settings
@@ -74,7 +80,7 @@ class Executor(SaysLate):
             raise
         except BaseException as error:
             # As in Django's own backends, sys.exit() in a task is a failure like any other.
-            self._failed(message, record, error)
+            raise self._failure(message, record, error) from error
         finally:
             close_old_connections()
         return self._done(message, record, value)
@@ -84,7 +90,7 @@ class Executor(SaysLate):
         failure = failure_of(message.last_error or "")
         if failure.is_late and _raised(message) >= self._backend.settings["attempts"]:
             error = TimeoutError(f"no attempt is left: {failure.error.traceback.strip()}")
-            self._failed(message, record, error, is_last=True)
+            raise self._failure(message, record, error, is_last=True) from error
 
     def _done(self, message: Message, record: Record, value: Any) -> bytes:
         finished_ms = now_ms()
@@ -92,18 +98,19 @@ class Executor(SaysLate):
         encoded = done.encoded()
         if len(encoded) > MAX_BODY_BYTES:
             size = f"{len(encoded)} bytes with the arguments"
-            self._failed(message, record, ValueError(f"value: got {size}, expected {_MOST}"))
+            error = ValueError(f"value: got {size}, expected {_MOST}")
+            raise self._failure(message, record, error)
         self._send(task_finished, done.result(message.id, TaskResultStatus.SUCCESSFUL))
         return encoded
 
-    def _failed(
+    def _failure(
         self, message: Message, record: Record, error: BaseException, *, is_last: bool = False
-    ) -> NoReturn:
-        """Raise what says that a task has failed: for good, or to be run again."""
+    ) -> Retry | Bury:
+        """Return what to raise for a task that has failed: for good, or to be run again."""
         raised = _raised(message) + 1
         text = failure_text(error, record.started_ms or 0, self._name, raised)
         if raised < self._backend.settings["attempts"] and not is_last:
-            raise Retry(reason=text) from error
+            return Retry(reason=text)
         self._send(
             task_finished,
             record.result(
@@ -113,7 +120,7 @@ class Executor(SaysLate):
                 finished_at=moment(now_ms()),
             ),
         )
-        raise Bury(text) from error
+        return Bury(text)
 
     def _send(self, signal: Any, result: TaskResult) -> None:
         # An error of a receiver is logged; the task has not failed.

@@ -2,8 +2,10 @@
 
 import os
 import threading
+from concurrent.futures import Future
 from typing import Any
 
+from dwell.errors import StoreError
 from dwell.handle import open as open_queue
 from dwell.threads.sync import SyncQueue
 
@@ -17,7 +19,7 @@ class _Opened:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._queues: dict[tuple[str, str], SyncQueue] = {}
+        self._queues: dict[tuple[str, str], Future[SyncQueue]] = {}
         #: The queues of workers that run, which end with them.
         self._lent: dict[tuple[str, str], SyncQueue] = {}
 
@@ -31,11 +33,21 @@ class _Opened:
         key = _key(url, options)
         if (lent := self._lent.get(key)) is not None:
             return lent
+        # A store that is away holds up its own users alone, and tells all that wait for it at once.
         with self._lock:
             queue = self._queues.get(key)
+            is_first = queue is None
             if queue is None:
-                queue = self._queues[key] = open_queue(url, **options).__enter__()
-            return queue
+                queue = self._queues[key] = Future()
+        if is_first:
+            try:
+                queue.set_result(open_queue(url, **options).__enter__())
+            except BaseException as error:
+                del self._queues[key]
+                is_told = isinstance(error, Exception)
+                queue.set_exception(error if is_told else StoreError("its opening was interrupted"))
+                raise
+        return queue.result()
 
 
 def _key(url: str, options: dict[str, Any]) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dwell.errors import InvalidInput
+from dwell.errors import DwellError, InvalidInput
 from dwell.given.values import Delay, body, delay_ms, error_text
 from dwell.message import Message
 from dwell.queue.then import Then
@@ -56,11 +56,15 @@ def _raised(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any])
     return error
 
 
-class SaysLate:
-    """A handler that says itself what the last error of a message is that it handled too long."""
+class CountsFailures:
+    """A handler that writes the last errors of its messages itself, also those a worker finds."""
 
     def late_text(self, message: Message, told: str) -> str:
-        """Return the last error; ``told`` is the worker's own."""
+        """Return the last error of a message that took too long; ``told`` is the worker's own."""
+        raise NotImplementedError
+
+    def failure_of(self, message: Message, error: DwellError) -> Exception:
+        """Return what to raise for a message whose result the queue has refused."""
         raise NotImplementedError
 
 

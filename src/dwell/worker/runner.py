@@ -40,12 +40,12 @@ from dwell.worker.outcome import (
     TIMEOUT,
     Back,
     Bury,
+    CountsFailures,
     Dead,
     Done,
     Lost,
     Outcome,
     Retry,
-    SaysLate,
     outcome_of,
     refuse_many,
     result_of,
@@ -374,7 +374,7 @@ class Runner:
         if job.is_lost:
             return Lost()
         told = f"{TIMEOUT} the handler ran longer than {self._sub.timeout_ms / 1000:g} s"
-        if isinstance(self._sub.handler, SaysLate) and isinstance(job.what, Message):
+        if isinstance(self._sub.handler, CountsFailures) and isinstance(job.what, Message):
             told = self._sub.handler.late_text(job.what, told)
         return Back(self._retry_ms(job), told, counted=True)
 
@@ -552,7 +552,10 @@ class Runner:
         return True
 
     async def _is_heard_as_failed(self, job: Job, error: DwellError) -> bool:
-        job.outcome = outcome_of(error, self._retry_ms(job))
+        failure: Exception = error
+        if isinstance(self._sub.handler, CountsFailures) and isinstance(job.what, Message):
+            failure = self._sub.handler.failure_of(job.what, error)
+        job.outcome = outcome_of(failure, self._retry_ms(job))
         return await self._is_heard(job, job.outcome)
 
     async def _say(self, receipts: list[str], outcome: Outcome) -> Sequence[Result]:
