@@ -4,7 +4,11 @@ import pytest
 
 import dwell
 from dwell import Outcome, Then
+from dwell.clock import RealClock
+from dwell.testing.faults import FaultyDisk
 from dwell.worker import Worker
+from tests.store.test_limits import SEGMENT_BYTES, queue_on
+from tests.store.test_room import until_full
 from tests.waiting import PATIENCE_S, until_async
 from tests.worker.serving import handled, serving
 
@@ -89,6 +93,18 @@ async def test_follow_up_without_room_is_tried_again_and_then_is_the_error(caplo
             (there,) = await queue.take("full")
             await queue.ack(there)
             assert (await queue.result("first", "2", wait=PATIENCE_S)).state == "done"
+
+
+async def test_follow_up_that_a_full_disk_has_no_room_for_is_the_error():
+    async with queue_on(FaultyDisk(size_bytes=12 * SEGMENT_BYTES), RealClock()) as queue:
+        await queue.put("first", 20, id="1", max_attempts=1, lease="2s")
+        await until_full(lambda: queue.put("filler", b"x" * 1_000))
+        worker = Worker(queue)
+        worker.on("first")(lambda message: Then("second", b"x" * 50_000))
+        async with serving(worker):
+            found = await queue.result("first", "1", wait=PATIENCE_S)
+        assert found.state == "dead"
+        assert "DiskFull" in found.error
 
 
 def several(message):

@@ -109,6 +109,10 @@ class Service:
         """Refuse new messages while it drains or lacks memory; raises ServerDraining, StoreFull."""
         if self.is_draining:
             raise ServerDraining("the server is draining: it takes no new messages")
+        self.check_growth()
+
+    def check_growth(self) -> None:
+        """Refuse what may need more memory, while the server lacks memory; raises StoreFull."""
         if self.in_flight.memory is not None:
             self.in_flight.memory.check_growth()
 

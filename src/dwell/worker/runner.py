@@ -15,6 +15,7 @@ from typing import Any
 from dwell.batch.batch import Batch
 from dwell.errors import (
     AccessDenied,
+    DiskFull,
     DwellError,
     InvalidInput,
     StoreClosed,
@@ -529,7 +530,7 @@ class Runner:
             if not (will_end or self._is_over) and not isinstance(error, StoreClosed | StoreFailed):
                 _log.warning("%r: could not be settled yet: %s", job, error)
                 return False
-            is_full = isinstance(error, TopicFull | StoreFull)
+            is_full = isinstance(error, TopicFull | StoreFull | DiskFull)
             if is_full and isinstance(outcome, Done) and outcome.brings_more:
                 # There was no room for the follow-up, or the result, while the lease ran.
                 return await self._is_heard_as_failed(job, error)
