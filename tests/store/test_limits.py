@@ -256,6 +256,23 @@ async def test_topics_without_messages_and_settings_are_forgotten() -> None:
         assert len(await queue.take("one")) == 1
 
 
+async def test_a_topic_with_the_number_of_another_has_its_whole_rate() -> None:
+    clock = SimulatedClock()
+    limits = {"idle_names": 4, "sweep_every": 1, "block_parts": 8}
+    async with queue_on(FaultyDisk(), clock, **limits) as queue:
+        for number in range(60):
+            name = f"user-{number}"
+            await queue.configure(name, rate="1/h")
+            await queue.put_many(name, [b"x"] * 2)
+            taken = await queue.take(name, 2)
+            assert len(taken) == 1
+            assert len(await queue.take(name, 2)) == 0
+            await queue.ack(taken)
+            await queue.delete_topic(name)
+            await queue.store.tick(clock.now_ms())
+        assert len(embedded(queue).core.machine.topics.names) < 60
+
+
 async def test_unused_topics_are_searched_in_steps() -> None:
     """A step takes a millisecond for each thousand, during which nothing else runs."""
     clock = SimulatedClock()

@@ -89,6 +89,11 @@ class Allowances(Generic[Name]):
         for name, bucket in self._buckets.items():
             self._buckets[name] = bucket._replace(at_ms=min(bucket.at_ms, now_ms))
 
+    def forget(self, name: Name) -> None:
+        """Begin anew with a topic, because another one has its name now."""
+        self._buckets.pop(name, None)
+        self._again_ms.pop(name, None)
+
     def look_again(self, name: Name) -> None:
         """Retry a waiting topic at once, because its settings have changed."""
         if name in self._again_ms:

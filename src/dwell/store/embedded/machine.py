@@ -59,9 +59,9 @@ class Machine:
     ) -> None:
         self._limits = limits
         self.table = Table(limits, scratch)
-        self.topics = Topics(limits)
-        self.terms = Terms(self.table, self.topics)
         self.admission = Admission(self.table, limits)
+        self.topics = Topics(limits, self.admission.allowances.forget)
+        self.terms = Terms(self.table, self.topics)
         #: The topics whose ready messages are not yet placed as their settings say: no take from
         #: them. The value is the number of the record that changed the settings.
         self.forming: dict[int, int] = {}

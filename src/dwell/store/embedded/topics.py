@@ -1,7 +1,7 @@
 """The topics: their numbers, their settings in columns, and their messages that can be taken."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -17,11 +17,11 @@ _MOST_SHARED = 1000
 class Topics:
     """The topics in use, by number; empty topics without settings are dropped.
 
-    The number of a dropped topic is reused once no event needs its name.
+    The number of a dropped topic is reused once no event needs its name; ``reused`` is told then.
     """
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
-        self._limits = limits
+    def __init__(self, limits: Limits = LIMITS, reused: Callable[[int], None] = lambda _: None):
+        self._limits, self._reused = limits, reused
         self._most_names = limits.idle_names
         self._looked_at = 0
         self._forgotten: deque[tuple[int, int]] = deque()
@@ -49,7 +49,11 @@ class Topics:
         """Return the number of a topic, making the topic if it is new."""
         number = self._numbers.get(name)
         if number is None:
-            number = self._reusable.pop() if self._reusable else self._new_number()
+            if self._reusable:
+                number = self._reusable.pop()
+                self._reused(number)
+            else:
+                number = self._new_number()
             self._numbers[name] = number
             self.names[number] = name
             self.empty_runs(number)
