@@ -124,8 +124,25 @@ async def test_follow_up_counts_in_the_quota(tmp_path):
         held = await taken(queue, "1", "2")
         await queue.put("t", b"")
         with pytest.raises(StoreFull):
-            await queue.ack(held["1"], then=Then("u", ""))
-        assert await queue.ack(held["1"]) is Result.ACKED
+            await queue.put("t", b"")
+        # It takes the place of its message.
+        assert await queue.ack(held["1"], then=Then("u", "")) is Result.ACKED
+        assert await queue.ack(held["1"], then=Then("u", "")) is Result.STALE
+
+
+async def test_follow_up_of_a_message_that_did_not_count_counts(tmp_path):
+    grant = 'put = ["u"]\ntake = [""]\nquota = { pending = 1 }'
+    async with (
+        served(tokens=tokens_of(tmp_path, {"a": grant, "b": 'put = [""]'})) as server,
+        dwell.open(server.url, token="a") as queue,
+        dwell.open(server.url, token="b") as other,
+    ):
+        await other.put_many("t", [b""] * 2)
+        first, second = await queue.take("t", 2)
+        await queue.ack(first, then=Then("u", ""))
+        with pytest.raises(StoreFull, match="quota pending of token a: got 2"):
+            await queue.ack(second, then=Then("u", ""))
+        assert await queue.ack(second) is Result.ACKED
 
 
 async def test_server_that_drains_takes_follow_ups(server):

@@ -379,7 +379,8 @@ class Gate:
         new, more, _ = self._account.since(seen)
         if topic not in seen and topic not in new:
             _refuse_over("topics", name, topics + len(new) + 1, quota.topics)
-        _refuse_over("pending", name, there + more + messages, quota.pending)
+        if messages:
+            _refuse_over("pending", name, there + more + messages, quota.pending)
         self._check_bytes(size_bytes)
         return Room(self._account, topic, messages, size_bytes)
 

@@ -56,14 +56,19 @@ async def acked_then(
 ) -> Results:
     """Ack one message and put its follow-up, which counts in the caller's quota.
 
-    A repeat of a request that was done puts nothing, and needs no room. A server that drains puts
+    It counts as a message only where the acked one did not, so a chain goes on at a full quota. A
+    repeat of a request that was done puts nothing, and needs no room. A server that drains puts
     it too: it takes the place of the acked message, and ends the work that has begun.
     """
     if await call.has_done(1):
         return await call.queue.ack_puts(receipts, results, then)
     call.service.check_growth()
     size_bytes = then.size_bytes + sum(len(result) for result in results if result is not None)
-    async with call.room(then.topic, 1, size_bytes) as room:
+    messages = 0
+    if call.service.quotas.has(call.token):
+        (acked,) = await call.queue.taken_from(receipts)
+        messages = int(acked is not None and not call.may(acked, Right.PUT))
+    async with call.room(then.topic, messages, size_bytes) as room:
         answer = await call.queue.ack_puts(receipts, results, then)
         if room is not None and not answer.count(Result.ACKED):
             room.refused()
