@@ -461,3 +461,18 @@ async def test_an_ordered_topic_whose_messages_have_no_keys_moves(url):
     assert await reshard(url, 4) == 0
     async with dwell.open(url, shards=4) as queue:
         assert len(await queue.take("t", 100)) == 8
+
+
+async def test_results_stay_and_end_with_the_next_life_of_their_ids(url):
+    ids = [f"{n}" for n in range(8)]
+    async with dwell.open(url) as queue:
+        await queue.put_many("t", [b""] * 8, ids=ids)
+        taken = await queue.take("t", 8)
+        await queue.ack(taken, results=[one.id for one in taken])
+    await reshard(url, 4)
+    async with dwell.open(url, shards=4) as queue:
+        assert [(await queue.result("t", id_)).json() for id_ in ids] == [*range(8)]
+        await queue.put_many("t", [b""] * 8, ids=ids, on_conflict="replace")
+        while len(taken := await queue.take("t", 8)):
+            await queue.ack(taken)
+        assert {await queue.result("t", id_) for id_ in ids} == {dwell.Outcome("done")}

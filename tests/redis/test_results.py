@@ -1,6 +1,7 @@
 """Results on Redis: over instances and shards, in blocks or not, and when memory is full."""
 
 import asyncio
+import itertools
 
 import pytest
 import redis
@@ -10,6 +11,7 @@ from dwell import Outcome, Result
 from dwell.errors import InvalidInput, StoreFull
 from dwell.store.redis import store
 from dwell.store.redis.engine import Engine
+from dwell.store.redis.putting import shard_for
 from tests.redis.servers import redis_server
 from tests.waiting import PATIENCE_S, until_async
 
@@ -209,3 +211,17 @@ async def test_follow_up_of_another_shard_is_refused_and_nothing_done(redis_url)
                 assert (await queue.result("t", "1")).state == "leased"
         assert (await queue.stats()).topics["u"].ready == 1
         assert refused == number
+
+
+async def test_the_newest_end_of_an_id_counts_of_several_shards(redis_url):
+    """With one key it had a result, and with another it has none."""
+    async with dwell.open(prefixed(redis_url, "ends", 4)) as queue:
+        keys = {shard_for(b"", f"k{n}", 4): f"k{n}" for n in range(40)}
+        for id_, pair in enumerate(itertools.permutations(keys.values(), 2)):
+            for key, result in zip(pair, ("old", None), strict=True):
+                ended_ms = queue.clock.now_ms()
+                await until_async(lambda before_ms=ended_ms: queue.clock.now_ms() > before_ms + 1)
+                await queue.put("t", b"", id=f"{id_}", key=key, on_conflict="replace")
+                (message,) = await queue.take("t")
+                await queue.ack(message, result=result)
+            assert await queue.result("t", f"{id_}") == Outcome("done")

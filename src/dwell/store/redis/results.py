@@ -70,7 +70,7 @@ async def outcomes(
     """Return what came of messages.
 
     A message with a key is in the shard of its key, so all shards are asked: one with a message
-    says more than one with a memory, and a newer result more than an older.
+    says more than one with a memory, and a newer end more than an older.
     """
     found = await all_of([_told(shards, n, topic, ids, watch_ms) for n in range(shards.count)])
     return [_outcome_of(max(each, key=_rank)) for each in zip(*found, strict=True)]
@@ -91,9 +91,10 @@ async def _told(
     return told
 
 
-def _rank(told: tuple[int, bytes | None, int]) -> tuple[bool, bool, int]:
-    state, _, ends = told
-    return 0 < state < _DONE, state == _DONE, ends
+def _rank(told: tuple[int, bytes | None, int]) -> tuple[bool, bool, int, bool]:
+    state, text, ends = told
+    # A reshard copies the memory of an id to other shards, and leaves the result where it is.
+    return 0 < state < _DONE, state == _DONE, ends, text is not None
 
 
 def _outcome_of(told: tuple[int, bytes | None, int]) -> Outcome:

@@ -209,6 +209,8 @@ class Reading(Suite):
         assert await rig.store.configure("t", structs.asdict(settings)) == settings
         assert await rig.store.settings("t") == settings
         assert await rig.store.settings("u") == TopicSettings()
+        # So that an export has them.
+        assert (await rig.store.stats()).topics == {"t": TopicStats()}
         await rig.configure()
         assert await rig.store.settings("t") == TopicSettings()
 

@@ -95,7 +95,7 @@ end
 -- A topic whose messages differ in priority must be settled before a take knows their order.
 local function learn_priority(topic, priority)
   local usual = call('HGET', KEY.known, topic)
-  if not usual then
+  if not usual or usual == '' then
     call('HSET', KEY.known, topic, priority)
   elseif usual ~= 'mixed' and usual ~= tostring(priority) then
     call('HSET', KEY.known, topic, 'mixed')

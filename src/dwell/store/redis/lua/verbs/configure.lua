@@ -19,6 +19,8 @@ verb('configure', 3, kept(function(topic, data, version)
   -- The tokens left of a rate are kept; if they were dropped with the settings, each change would allow more.
   if (was.rate or 0) > 0 then keep_tokens(topic, tokens_of(topic, was.rate / SHARDS)) end
   call('HDEL', KEY.counts .. topic, 'again_ms')
+  -- It is listed from now on, also without a message.
+  call('HSETNX', KEY.known, topic, '')
   local is_to_form = was.forming
   if not was.ordered ~= not of.ordered or not was.fair ~= not of.fair then is_to_form = begin_forming(topic, was) end
   call('HSET', KEY.topics, topic, is_to_form and string.char(TO_FORM) .. data or data)

@@ -1,7 +1,7 @@
 -- Tell what came of messages. `watch_ms`: for so long, instances are told when messages of the topic end; 0 for not. The
 -- list: ids. Answers {a list, finish()}, with three values for each id: its state, 0 for an unknown id, 1 if it waits and
 -- is due, 2 if it waits, 3 leased, 4 dead, 5 done; when dead the error, when done the result, or false; until when a
--- result is kept; for the first ids only when results are large: the caller asks for the others again; or {'again', finish()} when due work comes first.
+-- result is kept, or the id is remembered; for the first ids only when results are large: the caller asks for the others again; or {'again', finish()} when due work comes first.
 do
 -- Tell of ends of a topic's messages for a time, and drop some of the topics whose time is over.
 local function watch(topic, watch_ms)
@@ -38,7 +38,8 @@ verb('results', 2, looking(function(topic, watch_ms)
       size = size + #result
     else
       ends = not is_made(ARGV[i]) and remembered_until(call('HGET', KEY.ids .. topic, ARGV[i]) or nil)
-      tell(ends and ends > now and 5 or 0)
+      if not ends or ends <= now then ends = nil end
+      tell(ends and 5 or 0, false, ends)
     end
     if size > 2^20 then break end
   end
