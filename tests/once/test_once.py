@@ -290,6 +290,18 @@ def test_a_connection_without_transactions_is_refused(database, connect):
         pay(object(), message())
 
 
+def test_one_connection_is_not_in_two_blocks(connect):
+    """The first to end would commit half of what the other does."""
+    connection = connect()
+    with once(message("P-1"), connection) as is_first:
+        assert is_first
+        refused = pytest.raises(dwell.InvalidInput, match="another block of once has it")
+        with refused, once(message("P-2"), connection):
+            pytest.fail("the block has begun")
+    with once(message("P-2"), connection) as is_first:
+        assert is_first
+
+
 def test_a_pipeline_is_refused_and_nothing_done(postgres_url):
     """It tells of no statement what it has changed, so the first delivery looked like a second."""
     with contextlib.closing(psycopg.connect(postgres_url)) as connection:
@@ -433,6 +445,20 @@ def test_a_block_that_takes_so_long_that_another_began_says_so(client, caplog):
         until(lambda: not client.keys("dwell-once:*"))
         client.set("dwell-once:payments:P-1", "another")
     assert "took more than 20 ms" in caplog.text
+
+
+def test_an_end_that_the_client_tells_twice_is_one(client, monkeypatch, caplog):
+    """As when the first answer was lost."""
+    told = client.eval
+
+    def twice(*words):
+        told(*words)
+        return told(*words)
+
+    monkeypatch.setattr(client, "eval", twice)
+    with once_on_redis(message(), client):
+        pass
+    assert not caplog.records
 
 
 def test_an_error_gives_the_token_back(client):

@@ -9,6 +9,7 @@ import inspect
 import logging
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,9 @@ TABLE = "dwell_once"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 #: The placeholder of each style of parameters that takes them by their places.
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+#: The connections of blocks that run, by ``id()``.
+_held: set[int] = set()
+_lock = threading.Lock()
 #: The condition of the mark that a block has put itself.
 _OWN = "topic = {place} AND id = {place} AND done_ms = {place}"
 
@@ -55,36 +59,53 @@ def once(
     row. ``key`` is what may be done only once in a topic, such as an order; without it that is the
     id of the message, for ever. An id that the queue made is another one after a takeover or an
     import. A block must not commit: if it does, and fails then, it is done again. Raises
-    InvalidInput for a connection that commits each statement, is asynchronous or in a pipeline,
-    and TransactionLost if the block rolled its transaction back. If the database has aborted it
-    because of an error that the block did not raise, the error of the driver is raised.
+    InvalidInput for a connection that commits each statement, is asynchronous, in a pipeline or in
+    another block, and TransactionLost if the block rolled its transaction back. If the database has
+    aborted it because of an error that the block did not raise, the error of the driver is raised.
     """
     name, place = _checked(table), _place(connection)
     # The time is odd until the last change before the commit, so that a mark of a block that has
     # committed by itself differs from one that was committed here, when an interrupt comes.
     values = (message.topic, message.id if key is None else key, time.time_ns() // 1_000_000 | 1)
-    marked = 0
-    try:
-        marked = _changed(
-            connection,
-            f"INSERT INTO {name} (topic, id, done_ms) VALUES ({place}, {place}, {place}) "
-            "ON CONFLICT DO NOTHING",
-            values,
-        )
-        yield marked == 1
-        is_there = _finish if marked == 1 else _is_marked
-        if not is_there(connection, name, place, values):
-            raise TransactionLost(
-                f"{name}: the mark of {values[1]!r:.80} is gone, expected a block that does not "
-                "roll back its transaction"
+    with _alone(connection):
+        marked = 0
+        try:
+            marked = _changed(
+                connection,
+                f"INSERT INTO {name} (topic, id, done_ms) VALUES ({place}, {place}, {place}) "
+                "ON CONFLICT DO NOTHING",
+                values,
             )
-        # SQLite leaves a transaction open that cannot be committed, and the next would fail by it.
-        connection.commit()
-    except BaseException:
-        connection.rollback()
-        if marked == 1:
-            _unmark(connection, name, place, values)
-        raise
+            yield marked == 1
+            is_there = _finish if marked == 1 else _is_marked
+            if not is_there(connection, name, place, values):
+                raise TransactionLost(
+                    f"{name}: the mark of {values[1]!r:.80} is gone, expected a block that does "
+                    "not roll back its transaction"
+                )
+            # SQLite leaves a transaction open that cannot be committed: the next would fail by it.
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            if marked == 1:
+                _unmark(connection, name, place, values)
+            raise
+
+
+@contextlib.contextmanager
+def _alone(connection: Any) -> Iterator[None]:
+    """Hold a connection; of two blocks in one transaction each would commit half of the other."""
+    with _lock:
+        if id(connection) in _held:
+            raise InvalidInput(
+                "connection: another block of once has it now, expected one for each handler that "
+                "runs at the same time"
+            )
+        _held.add(id(connection))
+    try:
+        yield
+    finally:
+        _held.discard(id(connection))
 
 
 def _unmark(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> None:
