@@ -215,7 +215,7 @@ def test_leases_of_a_store_that_was_replaced_end_no_others(connect, store):
     assert foreign not in held._held
     assert counts(store, queue) == (0, 0, 3, 0)
     held._held[foreign] = None
-    held._acked.append(foreign)
+    held._acked.append((foreign, ""))
     consumer.messages[0].ack()
     until(lambda: counts(store, queue) == (0, 0, 2, 0))
     connection.release()

@@ -1,5 +1,6 @@
 """Tasks that are revoked while no worker runs."""
 
+import asyncio
 import uuid
 
 import pytest
@@ -50,6 +51,33 @@ def test_all_messages_of_a_task_are_cancelled(app, found):
     assert len(found(*ids)) == 3
     app.control.revoke([task, "unknown"])
     assert found(*ids) == []
+
+
+def waiting(url):
+    """Return the ids of the messages that wait."""
+    shared = link.acquire(url, {})
+    pages = [shared.run(shared.queue.scan, "celery", state) for state in ("delayed", "ready")]
+    link.release(shared)
+    return [id_ for page in pages for id_ in page.messages.ids]
+
+
+def done_next(app):
+    """Take a message that waits, and ack it as it is taken."""
+    with app.connection_for_read() as connection:
+        assert connection.default_channel.basic_get("celery", no_ack=True) is not None
+
+
+def test_a_task_that_is_retried_for_ever_is_cancelled(app, url):
+    """Though the ids of its earlier turns are remembered."""
+    task = str(uuid.uuid4())
+    for retries in range(20):
+        app.send_task("shop.poll", task_id=task, retries=retries)
+        done_next(app)
+    for retries in (20, 10_000):
+        app.send_task("shop.poll", task_id=task, retries=retries, countdown=3600)
+    assert len(waiting(url)) == 2
+    app.control.revoke(task)
+    assert waiting(url) == []
 
 
 def test_tasks_whose_ids_look_like_those_of_its_retries_stay(app, found):
@@ -145,6 +173,51 @@ def test_a_publish_that_kombu_repeats_is_one_message(app, found, monkeypatch):
     task = app.send_task("shop.pay", countdown=3600)
     assert not lost
     assert [one.id for one in found(*turns(task.id))] == [task.id]
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Return a function that lets the next put fail, after what is done with its message if any."""
+    real, next_one = dwell.Queue.put, []
+
+    async def put(self, topic, *args, **words):
+        if topic != "celery" or not next_one:
+            return await real(self, topic, *args, **words)
+        if (then := next_one.pop()) is not None:
+            await real(self, topic, *args, **words)
+            await asyncio.to_thread(then)
+        raise dwell.ServerUnreachable("the answer was lost")
+
+    monkeypatch.setattr(dwell.Queue, "put", put)
+    return lambda then=None: next_one.append(then)
+
+
+@pytest.mark.parametrize("text", ["{}", "order-{}"])
+@pytest.mark.parametrize("retries", [0, 1, 18])
+def test_a_task_that_is_done_when_its_publish_is_repeated_is_one(app, url, failing, text, retries):
+    failing(lambda: done_next(app))
+    app.send_task("shop.pay", task_id=text.format(uuid.uuid4()), retries=retries)
+    assert waiting(url) == []
+
+
+@pytest.mark.parametrize("retries", [0, 15, 30])
+def test_a_repeat_is_put_though_its_id_is_remembered_of_an_earlier_one(app, url, failing, retries):
+    task = f"order-{uuid.uuid4()}"
+    for number in (retries, retries + 15):
+        app.send_task("shop.pay", task_id=task, retries=number)
+        done_next(app)
+    failing()
+    app.send_task("shop.pay", task_id=task, retries=retries)
+    assert len(waiting(url)) == 1
+
+
+def test_a_task_that_is_sent_again_is_another(app, url):
+    task = str(uuid.uuid4())
+    for _ in range(2):
+        app.send_task("shop.pay", task_id=task)
+        done_next(app)
+    app.send_task("shop.pay", task_id=task)
+    assert waiting(url) == [task]
 
 
 def test_a_message_that_a_consumer_forwards_is_another(app, found):

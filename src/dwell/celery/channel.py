@@ -308,6 +308,7 @@ class Channel(virtual.Channel):
             is_transient = message["properties"].get("delivery_mode") == TRANSIENT
             words["copies"] = Copies(is_needed=not is_transient)
         # A publish that kombu repeats after a lost answer has the same properties.
+        words["is_repeat"] = PUBLISH in message["properties"]
         message["properties"].setdefault(PUBLISH, secrets.token_hex(8))
         # All queues of the message are known before it is put into the first.
         gathered = PublishBatch(self, 0) if batch is None else batch
@@ -329,6 +330,7 @@ class Channel(virtual.Channel):
         message: dict[str, Any],
         batch: "PublishBatch",
         copies: Copies | None = None,
+        is_repeat: bool = False,
         **words: Any,
     ) -> None:
         properties = message["properties"]
@@ -339,7 +341,7 @@ class Channel(virtual.Channel):
             return
         ttl_ms = self._declared(queue).ttl_ms
         parcel = sealed(queue, message, self._now_ms(), ttl_ms)
-        parcel.copies = copies
+        parcel.copies, parcel.is_repeat = copies, is_repeat
         batch.add([parcel])
 
     def _put_fanout(

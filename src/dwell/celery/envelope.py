@@ -6,6 +6,7 @@ The body is kombu's own message as JSON, so that a search by a predicate can loo
 """
 
 import math
+import re
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
@@ -25,6 +26,12 @@ TRANSIENT = 1
 
 #: The property that tells one publish from others, also of the same task; no consumer sees it.
 PUBLISH = "dwell_publish"
+
+#: How many messages of one task may wait at a time and be found by their ids.
+MOST_TURNS = 16
+
+#: The ids that Celery makes, each for one task.
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 #: Room for what tells messages of one task apart in their ids.
 _MARK_BYTES = 12
@@ -47,7 +54,8 @@ class Parcel:
 
     ``task`` is the id of its task, or empty; ``turn`` counts the messages that the same task had
     before. Times are epoch milliseconds, or None. ``publish`` is the mark of the publish that made
-    it, empty if there is none. ``copies`` is None for a message that was sent to the queue itself.
+    it, empty if there is none; ``is_repeat`` tells that kombu has published it before. ``copies``
+    is None for a message that was sent to the queue itself.
     """
 
     topic: str
@@ -58,6 +66,7 @@ class Parcel:
     due_ms: int | None
     expires_ms: int | None
     publish: str = ""
+    is_repeat: bool = False
     copies: Copies | None = None
 
     @property
@@ -67,8 +76,18 @@ class Parcel:
 
 
 def message_id(task: str, turn: int) -> str:
-    """Return the id of a task's message: the task's own for the first."""
+    """Return the id of a task's message: the task's own for the first.
+
+    A task that is retried for ever uses its later ids again, so that all can be looked up.
+    """
+    if turn >= MOST_TURNS:
+        turn = 1 + (turn - 1) % (MOST_TURNS - 1)
     return f"{task}:{turn}" if turn else task
+
+
+def is_used_once(id_: str) -> bool:
+    """Tell whether an id of a message is the one that Celery made for a task's first."""
+    return _UUID.fullmatch(id_) is not None
 
 
 def sealed(
@@ -155,6 +174,15 @@ def publish_of(message: Message) -> str:
         return str(loads(message.body)["properties"].get(PUBLISH, ""))
     except (ValueError, TypeError, LookupError, AttributeError):
         return ""
+
+
+def kept_publish_of(message: Message) -> str:
+    """Return the mark that the ack of a message keeps, so that a repeat of its publish is known.
+
+    It is empty for ids that are used once, which need none: what is kept takes room.
+    """
+    is_ones_own = message.id[0] == QUEUE_ID_MARK
+    return "" if is_ones_own or is_used_once(message.id) else publish_of(message)
 
 
 def _task_of(message: dict[str, Any]) -> tuple[str, int, object]:

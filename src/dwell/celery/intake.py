@@ -5,15 +5,18 @@ their calls of the store are for many messages at once.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dwell.batch.batch import Batch
+from dwell.batch.results import Results
+from dwell.celery.envelope import kept_publish_of
 from dwell.celery.link import Link
-from dwell.errors import AccessDenied, InvalidInput, StoreClosed, StoreFailed
+from dwell.errors import AccessDenied, DiskFull, InvalidInput, StoreClosed, StoreFailed, StoreFull
 from dwell.message import MAX_BATCH_MESSAGES, Message, Result
 from dwell.queue.foreign import each_of_its_own
 from dwell.slices import slices
@@ -62,11 +65,13 @@ class Intake:
         self._buffer: deque[tuple[Consumed, Message]] = deque()
         #: The receipts of the messages that are held.
         self._held: dict[str, None] = {}
-        self._acked: deque[str] = deque()
+        #: The receipts to ack, each with what its ack keeps.
+        self._acked: deque[tuple[str, str]] = deque()
         self._trouble: BaseException | None = None
         self._changed = asyncio.Event()
-        #: The receipts of those of them that were delivered, in this order.
-        self._out: dict[str, None] = {}
+        #: The receipts of those of them that were delivered, in this order, each with what its ack
+        #: keeps.
+        self._out: dict[str, str] = {}
         #: How many messages were settled, and how many at an earlier time in seconds; how many to
         #: take beyond the prefetch count; how many were delivered.
         self._settled, self._since = 0, (0, 0.0)
@@ -112,7 +117,7 @@ class Intake:
                 return None
             tag = str(found[1].receipt)
             # Said first, so that a loss in another thread either sees it or is seen.
-            self._out[tag] = None
+            self._out[tag] = kept_publish_of(found[1])
             if tag in self._held:
                 break
             # Its lease has ended, and another consumer may have it.
@@ -138,9 +143,10 @@ class Intake:
 
     def ack(self, tag: str) -> None:
         """Report a message as done; the store hears of it soon."""
+        kept = self._out.get(tag, "")
         if not self._let_go(tag):
             return
-        self._acked.append(tag)
+        self._acked.append((tag, kept))
         if not self._will_flush:
             self._will_flush = True
             self._soon(self._begin_flush)
@@ -311,7 +317,7 @@ class Intake:
         if parts[None]:
             await self._queue.release(parts[None], counted=False)
         if parts[True]:
-            await self._queue.ack(parts[True])
+            await self._ack(map(_ack_of, parts[True]))
             self._buffer.extend((known[message.topic], message) for message in parts[True])
             self._ready()
 
@@ -321,10 +327,10 @@ class Intake:
         if not len(batch):
             return None
         if no_ack:
-            await self._queue.ack(batch)
+            await self._ack(map(_ack_of, batch))
         else:
-            self._held[str(batch[0].receipt)] = None
-            self._out[str(batch[0].receipt)] = None
+            tag, kept = _ack_of(batch[0])
+            self._held[tag], self._out[tag] = None, kept
         return batch[0]
 
     # --- in the loop: leases, acks, the end -----------------------------------------------------
@@ -365,20 +371,33 @@ class Intake:
             size = min(len(self._acked), MAX_BATCH_MESSAGES)
             await self._say([self._acked.popleft() for _ in range(size)])
 
-    async def _say(self, tags: Sequence[str]) -> None:
+    async def _say(self, acks: Sequence[tuple[str, str]]) -> None:
         while True:
             try:
-                results = await each_of_its_own(self._queue.ack, tags)
+                results = await self._ack(acks)
             except (StoreClosed, StoreFailed, AccessDenied) as error:
-                _log.error("could not ack %d messages: %s", len(tags), error)
+                _log.error("could not ack %d messages: %s", len(acks), error)
                 return
             except Exception as error:
-                _log.warning("could not ack %d messages yet: %s", len(tags), error)
+                _log.warning("could not ack %d messages yet: %s", len(acks), error)
                 await asyncio.sleep(_BACKOFF_S)
             else:
                 if late := sum(result is Result.STALE for result in results):
                     _log.warning("%d acks came after the leases had ended", late)
                 return
+
+    async def _ack(self, acks: Iterable[tuple[str, str]]) -> list[Result]:
+        """Ack messages, each with what its ack keeps, if there is room for that."""
+        kept = dict(acks)
+
+        async def ack(tags: Sequence[str]) -> Results:
+            results = [kept[tag].encode() or None for tag in tags]
+            if any(results):
+                with contextlib.suppress(StoreFull, DiskFull):
+                    return await self._queue.ack(tags, results=results)
+            return await self._queue.ack(tags)
+
+        return await each_of_its_own(ack, list(kept))
 
     async def _settle(self, verb: Callable[..., Awaitable[Any]], tag: str, **words: Any) -> None:
         """Give a message back or set it aside; another store may be in the place of its own."""
@@ -428,6 +447,10 @@ class Intake:
         await asyncio.wait([self._flushing], timeout=_LAST_S)
         self._flushing.cancel()
         await self._give_back_all()
+
+
+def _ack_of(message: Message) -> tuple[str, str]:
+    return str(message.receipt), kept_publish_of(message)
 
 
 async def _ended(taking: "asyncio.Future[Batch]") -> Batch | None:

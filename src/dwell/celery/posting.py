@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dwell.celery.envelope import Parcel, publish_of
-from dwell.errors import AccessDenied, DwellError, InvalidBody, InvalidInput, TopicFull
-from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Result
+from dwell.batch.puts import Put
+from dwell.celery.envelope import MOST_TURNS, Parcel, is_used_once, publish_of
+from dwell.errors import AccessDenied, DwellError, IdExists, InvalidBody, InvalidInput, TopicFull
+from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Message, Result
 from dwell.queue import Queue
 from dwell.slices import places, slices
 
-#: How many messages of one task may wait at a time and be found by their ids.
-MOST_TURNS = 16
 #: The bytes of a message in a batch, without its body.
 _EXTRA_BYTES = 512
 
@@ -60,14 +59,15 @@ async def _post(queue: Queue, parcels: list[Parcel], max_attempts: int) -> Dwell
 
     An existing id belongs to an earlier message of the same task, such as a task that is retried
     before it is acked: then the next id of the task is used, or the queue makes the id. Or it is
-    the same message, if this client or kombu has repeated a put whose answer was lost.
+    the same message, if this client or kombu has repeated a put whose answer was lost. An id that
+    is remembered of a message that was acked is used again, unless it was the same message.
     """
     left = parcels
     for turn in range(MOST_TURNS):
         kept: list[Parcel] = []
         try:
             for group in _groups(left):
-                kept += await _others(queue, await _put(queue, group, max_attempts))
+                kept += await _others(queue, await _put(queue, group, max_attempts), max_attempts)
         except DwellError as error:
             return error
         left = kept
@@ -91,8 +91,11 @@ def _groups(parcels: Sequence[Parcel]) -> list[list[Parcel]]:
     return found
 
 
-async def _others(queue: Queue, kept: Sequence[Parcel]) -> list[Parcel]:
-    """Return the parcels of one topic whose ids other messages have."""
+async def _others(queue: Queue, kept: Sequence[Parcel], max_attempts: int) -> list[Parcel]:
+    """Return the parcels of one topic whose ids other messages have.
+
+    Those whose ids are only remembered are put.
+    """
     if not kept:
         return []
     ids = [str(parcel.id) for parcel in kept]
@@ -101,22 +104,43 @@ async def _others(queue: Queue, kept: Sequence[Parcel]) -> list[Parcel]:
     except AccessDenied:
         # A second message is better than none.
         return list(kept)
-    return [
-        parcel
-        for parcel, there in zip(kept, found, strict=True)
-        if not parcel.publish or there is None or publish_of(there) != parcel.publish
-    ]
+    pairs = list(zip(kept, found, strict=True))
+    gone = [parcel for parcel, there in pairs if there is None]
+    renewed = await asyncio.gather(*(_renewed(queue, parcel, max_attempts) for parcel in gone))
+    others = [parcel for parcel, there in pairs if there is not None and _is_other(parcel, there)]
+    return others + [parcel for parcel, is_put in zip(gone, renewed, strict=True) if not is_put]
+
+
+def _is_other(parcel: Parcel, there: Message) -> bool:
+    return not parcel.publish or publish_of(there) != parcel.publish
+
+
+async def _renewed(queue: Queue, parcel: Parcel, max_attempts: int) -> bool:
+    """Put a parcel whose id is remembered of an acked message, unless that was the same one.
+
+    Returns False if another message has the id by now.
+    """
+    topic, id_ = parcel.topic, str(parcel.id)
+    if is_used_once(id_):
+        is_done = parcel.is_repeat
+    else:
+        outcome = await queue.result(topic, id_)
+        is_done = bool(parcel.publish) and outcome.result == parcel.publish.encode()
+    if is_done:
+        return True
+    try:
+        await _put_one(queue, parcel, max_attempts, "error")
+    except IdExists:
+        there = await queue.get(topic, id_)
+        return there is not None and not _is_other(parcel, there)
+    return True
 
 
 async def _put(queue: Queue, group: Sequence[Parcel], max_attempts: int) -> list[Parcel]:
     """Put parcels of one topic; return those whose ids exist."""
     first = group[0]
     if len(group) == 1:
-        words: dict[str, Any] = {"due": first.due_ms, "expires": first.expires_ms, "id": first.id}
-        given = {name: value for name, value in words.items() if value is not None}
-        put = await queue.put(
-            first.topic, first.body, priority=first.priority, max_attempts=max_attempts, **given
-        )
+        put = await _put_one(queue, first, max_attempts, "keep")
         return [first] if put.result is Result.KEPT else []
     columns: dict[str, Any] = {
         "due": [parcel.due_ms for parcel in group],
@@ -130,3 +154,16 @@ async def _put(queue: Queue, group: Sequence[Parcel], max_attempts: int) -> list
     )
     kept = np.flatnonzero(answer.results == Result.KEPT).tolist()
     return [group[place] for place in kept]
+
+
+async def _put_one(queue: Queue, parcel: Parcel, max_attempts: int, on_conflict: str) -> Put:
+    words: dict[str, Any] = {"due": parcel.due_ms, "expires": parcel.expires_ms, "id": parcel.id}
+    given = {name: value for name, value in words.items() if value is not None}
+    return await queue.put(
+        parcel.topic,
+        parcel.body,
+        priority=parcel.priority,
+        max_attempts=max_attempts,
+        on_conflict=on_conflict,
+        **given,
+    )

@@ -14,9 +14,8 @@ from celery.app.task import Context
 from kombu.utils.json import loads
 
 from dwell.celery.directory import Directory
-from dwell.celery.envelope import message_id, task_of
+from dwell.celery.envelope import MOST_TURNS, message_id, task_of
 from dwell.celery.names import topic_of
-from dwell.celery.posting import MOST_TURNS
 from dwell.errors import AccessDenied, InvalidId, InvalidTopic
 from dwell.given import values
 from dwell.message import MAX_BATCH_MESSAGES, Message, Result
