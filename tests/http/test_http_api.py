@@ -384,6 +384,9 @@ async def test_a_draining_server_takes_no_new_messages():
         caller.server.service.is_draining = True
         problem = await caller.post("/v1/topics/t/messages", {"body": "x"})
         assert (caller.status, problem["error"]) == (503, "ServerDraining")
+        daily = {"topic": "t", "every": "1d"}
+        problem = await caller.ask("PUT", "/v1/schedules/daily", daily)
+        assert (caller.status, problem["error"]) == (503, "ServerDraining")
         await caller.get("/readyz")
         assert caller.status == 503
         await caller.get("/healthz")

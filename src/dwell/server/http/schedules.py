@@ -60,6 +60,7 @@ async def put_schedule(call: Call) -> Answer:
     """Put a schedule, also in place of another: created, replaced, or kept as it was the same."""
     name, ask = _name(call), request_of(call, ScheduleRequest)
     _allow_also(call, [ask.topic])
+    call.service.check_puts()
     words: dict[str, Any] = {word: getattr(ask, word) for word in _PLAIN}
     spans: dict[str, Any] = {
         word: found for word in _SPANS if (found := span(ask, word)) is not None
