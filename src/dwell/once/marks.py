@@ -9,7 +9,6 @@ import inspect
 import logging
 import re
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -24,9 +23,8 @@ TABLE = "dwell_once"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 #: The placeholder of each style of parameters that takes them by their places.
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
-#: The connections of blocks that run, by ``id()``.
-_held: set[int] = set()
-_lock = threading.Lock()
+#: The blocks that run, by the ``id()`` of their connections.
+_blocks: dict[int, object] = {}
 #: The condition of the mark that a block has put itself.
 _OWN = "topic = {place} AND id = {place} AND done_ms = {place}"
 
@@ -95,17 +93,16 @@ def once(
 @contextlib.contextmanager
 def _alone(connection: Any) -> Iterator[None]:
     """Hold a connection; of two blocks in one transaction each would commit half of the other."""
-    with _lock:
-        if id(connection) in _held:
-            raise InvalidInput(
-                "connection: another block of once has it now, expected one for each handler that "
-                "runs at the same time"
-            )
-        _held.add(id(connection))
+    block = object()
+    if _blocks.setdefault(id(connection), block) is not block:
+        raise InvalidInput(
+            "connection: another block of once has it now, expected one for each handler that "
+            "runs at the same time"
+        )
     try:
         yield
     finally:
-        _held.discard(id(connection))
+        del _blocks[id(connection)]
 
 
 def _unmark(connection: Any, table: str, place: str, values: tuple[Any, ...]) -> None:
