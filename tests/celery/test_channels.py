@@ -545,6 +545,20 @@ def test_a_purge_cancels_what_waits_and_leaves_what_is_dead(connect, store):
     assert counts(store, queue) == (0, 0, 0, 1)
 
 
+def test_a_full_queue_that_drops_is_told_once(connect, store, caplog):
+    queue = kombu.Queue("full")
+    publish(connect(), queue, 1)
+    store("configure", "full", max_pending=1, on_full="drop")
+    publish(connect(), queue, 2, 3)
+    assert caplog.messages == ["full: the topic is full, and drops messages"]
+    producer = connect().Producer()
+    with producer.batch():
+        for number in (4, 5):
+            producer.publish(number, routing_key="full")
+    assert caplog.messages == ["full: the topic is full, and drops messages"] * 2
+    assert counts(store, queue) == (0, 1, 0, 0)
+
+
 def test_messages_that_nobody_reads_in_time_are_dead(connect, store):
     connection, queue = connect(), kombu.Queue("tasks", message_ttl=0.2)
     publish(connection, queue, "old")

@@ -9,7 +9,7 @@ from kombu import Connection, Consumer, Exchange, Queue, pools
 
 import dwell
 from dwell.celery import upkeep
-from dwell.errors import Forbidden
+from dwell.errors import Forbidden, StoreFull
 from tests.spark.conftest import ServerProcess
 from tests.waiting import until
 
@@ -96,6 +96,40 @@ def test_a_task_that_no_queue_takes_is_refused(served):
         Queue("shop.routed", exchange, "pay")(shop.default_channel).declare()
         with pytest.raises(Forbidden):
             mail.Producer(exchange=exchange).publish("task", routing_key="pay")
+
+
+@pytest.fixture
+def full(tmp_path):
+    """Yield the URL of a server with a token whose quota lets no topic begin behind the third."""
+    tokens = tmp_path / "tokens.toml"
+    tokens.touch(0o600)
+    everywhere = _RIGHTS.replace("{name}.", "")
+    shop, mail = (everywhere.format(name=one, sha256=digest(one)) for one in ("shop", "mail"))
+    tokens.write_text(f"{shop}{mail}quota = {{topics = 3}}\n")
+    server = ServerProcess(tmp_path, "--token-file", str(tokens))
+    yield server.url
+    server.stop()
+    pools.reset()
+
+
+def test_a_queue_without_room_in_a_quota_cuts_off_no_others(full, caplog):
+    exchange = Exchange("news", "topic")
+    with Connection(f"dwell+{full}", transport_options=options("shop")) as shop:
+        for name in ("one", "two"):
+            Queue(name, exchange, "#")(shop.default_channel).declare()
+        shop.Producer().publish("first", routing_key="one")
+    with Connection(f"dwell+{full}", transport_options=options("mail")) as mail:
+        for _ in range(2):
+            mail.Producer(exchange=exchange).publish(
+                "news", routing_key="any", retry=True, retry_policy={"max_retries": 2}
+            )
+        with pytest.raises(StoreFull):
+            mail.Producer().publish("alone", routing_key="two")
+    with dwell.open(full, **options("shop")["store"]) as store:
+        topics = store.stats().topics
+        assert (topics["one"].ready, "two" in topics) == (3, False)
+    told = [one.getMessage() for one in caplog.records if one.name == "dwell.celery.channel"]
+    assert [text.partition(": ")[0] for text in told] == ["two"]
 
 
 def is_untouched(row):

@@ -138,7 +138,8 @@ class Channel(virtual.Channel):
         owner = f"{socket.gethostname()}:{os.getpid()}"
         self._intake = Intake(self._link, lease_s, owner, connection.signal.set)
         self._qos = QoS(self._intake)
-        #: The topics that refused copies of a message, and the exchanges that had no queue for one.
+        #: The topics that refused copies of a message or dropped one, and the exchanges that had no
+        #: queue for one.
         self._told = set[str]()
 
     # --- queues and exchanges -----------------------------------------------------------------
@@ -368,8 +369,8 @@ class Channel(virtual.Channel):
         """Put parcels; raises InvalidInput, TopicFull, AccessDenied and StoreError."""
         if not parcels:
             return
-        for topic, error in self._link.run(post, self._link.queue, parcels, self.max_attempts):
-            self._tell(topic, f"left out by an exchange: {error}")
+        for topic, what in self._link.run(post, self._link.queue, parcels, self.max_attempts):
+            self._tell(topic, what)
 
     def _tell(self, name: str, what: str) -> None:
         """Log what is wrong with a topic or an exchange, once."""

@@ -55,7 +55,8 @@ class Parcel:
     ``task`` is the id of its task, or empty; ``turn`` counts the messages that the same task had
     before. Times are epoch milliseconds, or None. ``publish`` is the mark of the publish that made
     it, empty if there is none; ``is_repeat`` tells that kombu has published it before. ``copies``
-    is None for a message that was sent to the queue itself.
+    is None for a message that was sent to the queue itself. ``is_dropped`` tells that the topic was
+    full and dropped it.
     """
 
     topic: str
@@ -68,6 +69,7 @@ class Parcel:
     publish: str = ""
     is_repeat: bool = False
     copies: Copies | None = None
+    is_dropped: bool = False
 
     @property
     def id(self) -> str | None:

@@ -8,7 +8,15 @@ import numpy as np
 
 from dwell.batch.puts import Put
 from dwell.celery.envelope import MOST_TURNS, Parcel, is_used_once, publish_of
-from dwell.errors import AccessDenied, DwellError, IdExists, InvalidBody, InvalidInput, TopicFull
+from dwell.errors import (
+    AccessDenied,
+    DwellError,
+    IdExists,
+    InvalidBody,
+    InvalidInput,
+    StoreFull,
+    TopicFull,
+)
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Message, Result
 from dwell.queue import Queue
 from dwell.slices import places, slices
@@ -17,14 +25,12 @@ from dwell.slices import places, slices
 _EXTRA_BYTES = 512
 
 
-async def post(
-    queue: Queue, parcels: Sequence[Parcel], max_attempts: int
-) -> list[tuple[str, DwellError]]:
+async def post(queue: Queue, parcels: Sequence[Parcel], max_attempts: int) -> list[tuple[str, str]]:
     """Put parcels, those of each topic whatever the others say.
 
-    Returns the topics that refused a copy that is not needed, as it is another application's, or
-    other queues took theirs. Other errors are raised in the end: InvalidInput, TopicFull,
-    AccessDenied and StoreError.
+    Returns topics and what to log of them: that they dropped a message, as they are full, or
+    refused a copy that is not needed, as it is another application's, or other queues took theirs.
+    Other errors are raised in the end: InvalidInput, TopicFull, AccessDenied and StoreError.
     """
     by_topic: dict[str, list[Parcel]] = {}
     for parcel in parcels:
@@ -33,20 +39,23 @@ async def post(
     errors = dict(zip(by_topic, await asyncio.gather(*posting), strict=True))
     for topic, own in by_topic.items():
         for parcel in own:
-            if parcel.copies is not None and errors[topic] is None:
+            if parcel.copies is not None and errors[topic] is None and not parcel.is_dropped:
                 parcel.copies.is_taken = True
     refused = [(topic, error) for topic, error in errors.items() if error is not None]
     for topic, error in refused:
         if not _is_queues_own(error) or any(map(_is_missed, by_topic[topic])):
             raise error
-    return refused
+    dropping = [topic for topic, own in by_topic.items() if any(one.is_dropped for one in own)]
+    return [
+        *((topic, f"left out by an exchange: {error}") for topic, error in refused),
+        *((topic, "the topic is full, and drops messages") for topic in dropping),
+    ]
 
 
 def _is_queues_own(error: DwellError) -> bool:
     """Tell whether an error concerns one queue alone; a body is the same for all of them."""
-    return isinstance(error, AccessDenied | TopicFull | InvalidInput) and not isinstance(
-        error, InvalidBody
-    )
+    kinds = AccessDenied | TopicFull | StoreFull | InvalidInput
+    return isinstance(error, kinds) and not isinstance(error, InvalidBody)
 
 
 def _is_missed(parcel: Parcel) -> bool:
@@ -152,6 +161,8 @@ async def _put(queue: Queue, group: Sequence[Parcel], max_attempts: int) -> list
     answer = await queue.put_many(
         first.topic, [parcel.body for parcel in group], max_attempts=max_attempts, **columns
     )
+    for place in np.flatnonzero(answer.results == Result.DROPPED).tolist():
+        group[place].is_dropped = True
     kept = np.flatnonzero(answer.results == Result.KEPT).tolist()
     return [group[place] for place in kept]
 
@@ -159,7 +170,7 @@ async def _put(queue: Queue, group: Sequence[Parcel], max_attempts: int) -> list
 async def _put_one(queue: Queue, parcel: Parcel, max_attempts: int, on_conflict: str) -> Put:
     words: dict[str, Any] = {"due": parcel.due_ms, "expires": parcel.expires_ms, "id": parcel.id}
     given = {name: value for name, value in words.items() if value is not None}
-    return await queue.put(
+    put = await queue.put(
         parcel.topic,
         parcel.body,
         priority=parcel.priority,
@@ -167,3 +178,5 @@ async def _put_one(queue: Queue, parcel: Parcel, max_attempts: int, on_conflict:
         on_conflict=on_conflict,
         **given,
     )
+    parcel.is_dropped = put.result is Result.DROPPED
+    return put
