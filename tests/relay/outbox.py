@@ -64,7 +64,7 @@ class Box:
 @contextlib.asynccontextmanager
 async def moving(queue: dwell.Queue, address: str, **more: Any) -> AsyncIterator[Relay]:
     """Run a relay in this process until the block ends."""
-    relay = relay_of(queue, RelaySettings(source=address, sink=None, **more))
+    relay = relay_of(queue, RelaySettings(source=address, **{"sink": None} | more))
     stopping = asyncio.Event()
     running = asyncio.get_running_loop().create_task(relay.run(stopping))
     try:

@@ -362,7 +362,6 @@ GARBAGE = [
     ("id: got str '~x'", {"id": "~x"}),
     ("id: got str ''", {"id": ""}),
     ("id: got", {"id": "i" * 5_000}),
-    ("body: got", {"body": b"x" * (MAX_BODY_BYTES + 9)}),
     ("due_ms: got int -1", {"due_ms": -1}),
     ("due_ms: got int 1800000000", {"due_ms": 1_800_000_000}),
     ("due_ms: got int", {"due_ms": 2**63 - 1}),
@@ -373,7 +372,7 @@ GARBAGE = [
     ("key: got str ''", {"key": ""}),
     ("headers: got", {"headers": "{"}),
     ("headers: got", {"headers": '{"a": 1}'}),
-    ("headers: got", {"headers": json.dumps({"a": "x" * 300_000})}),
+    ("headers: got", {"headers": json.dumps({"a": "x" * 10_000, "b": 1})}),
 ]
 #: What only SQLite lets stand in its columns.
 ANY_KIND = [

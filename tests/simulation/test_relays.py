@@ -73,9 +73,9 @@ def _commits_what_has_no_room(patch: pytest.MonkeyPatch) -> None:
 def _drops_letters_that_wait(patch: pytest.MonkeyPatch) -> None:
     real = DeadLetters.send
 
-    async def send(self: DeadLetters, dead: Any) -> list[Record]:
+    async def send(self: DeadLetters, dead: Any) -> Any:
         await real(self, dead)
-        return []
+        return [], []
 
     patch.setattr(DeadLetters, "send", send)
 

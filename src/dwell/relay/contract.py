@@ -110,6 +110,26 @@ class SaidSource(Source, Protocol):
 
 
 @runtime_checkable
+class ForgetfulSource(Source, Protocol):
+    """A source without lanes that has a record no more when it is done.
+
+    So its records become dead letters only if the letter has all of the record.
+    """
+
+    def is_whole(self, record: Record) -> bool:
+        """Tell whether a record has all that its source has of it."""
+
+    def restore(self, record: Record) -> None:
+        """Make a record again what its letter is to have, because the queue has refused it."""
+
+    async def leave(self, records: Sequence[Record]) -> None:
+        """Leave records where they are, and hold up no others with them.
+
+        It is called before :meth:`done` gets the rest of the same read.
+        """
+
+
+@runtime_checkable
 class OnceSink(Sink, Protocol):
     """A sink that a relay's lane sends to exactly once, in transactions."""
 

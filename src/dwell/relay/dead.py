@@ -21,10 +21,17 @@ _Pair = tuple[Record, Record]
 
 
 class DeadLetters:
-    """The topic of a sink for dead letters; ``last`` takes the letters that it refuses."""
+    """The topic of a sink for dead letters; ``last`` takes the letters that it refuses.
 
-    def __init__(self, sink: Sink, topic: str, last: Sink, tally: Tally) -> None:
+    With ``are_whole`` a letter has all of its record, or is not sent.
+    """
+
+    def __init__(
+        self, sink: Sink, topic: str, last: Sink, tally: Tally, *, are_whole: bool = False
+    ) -> None:
         self._sink = sink
+        self._forms = (_whole,) if are_whole else (_whole, _bare, _without_body)
+        self._are_whole = are_whole
         self._tally = tally
         self._last = last
         self._told = set[str]()
@@ -34,28 +41,33 @@ class DeadLetters:
         """Return the letter for a record."""
         return letter_of(record, self.topic, reason)
 
-    async def send(self, dead: Sequence[tuple[Record, str]]) -> list[Record]:
-        """Send letters of records; return the records whose letters cannot be kept now.
+    async def send(
+        self, dead: Sequence[tuple[Record, str]]
+    ) -> tuple[list[Record], list[tuple[Record, str]]]:
+        """Send letters of records; return the records whose letters cannot be kept now, or ever.
 
-        If a letter is refused for good, the last sink keeps at least its reason. A letter that its
-        topic is set to drop is lost, and counted.
+        If a letter is refused for good, the last sink keeps at least its reason, unless letters
+        have to be whole: then the record is returned with the reason. A letter that its topic is
+        set to drop is lost, and counted.
         """
         letters = [(record, self.letter(record, reason)) for record, reason in dead]
         refused, left = await self._try(self._sink, letters)
-        for shorter in (_whole, _bare, _without_body):
+        for form in self._forms:
             refused, more = await self._try(
-                self._last, [(record, shorter(letter)) for record, letter in refused]
+                self._last, [(record, form(letter)) for record, letter in refused]
             )
             left += more
-        self._tally.dropped += len(refused)
-        for record, letter in refused:
-            reason = (letter.headers[0][1] or b"").decode()
+        unkept = [(record, _reason_of(letter)) for record, letter in refused]
+        if not left:
+            self._tally.trouble.pop(_WHO, None)
+        if self._are_whole:
+            return left, unkept
+        self._tally.dropped += len(unkept)
+        for record, reason in unkept:
             _log.error(
                 "%s: dropped, as no dead letter of it can be kept: %s", record.origin, reason
             )
-        if not left:
-            self._tally.trouble.pop(_WHO, None)
-        return left
+        return left, []
 
     async def _try(self, sink: Sink, pairs: list[_Pair]) -> tuple[list[_Pair], list[Record]]:
         """Send letters; return those refused for good, and the records of those refused for now."""
@@ -79,11 +91,10 @@ class DeadLetters:
         for (record, letter), why in dropped:
             if why.reason not in self._told:
                 self._told.add(why.reason)
-                reason = dict(letter.headers)[REASON_HEADER] or b""
                 _log.warning(
                     "dead letters are dropped, the first of %s (%s): %s",
                     record.origin,
-                    reason.decode(),
+                    _reason_of(letter),
                     why.reason,
                 )
 
@@ -106,6 +117,10 @@ def letter_of(record: Record, topic: str, reason: str) -> Record:
         [*record.headers, *said],
         properties=record.properties,
     )
+
+
+def _reason_of(letter: Record) -> str:
+    return (dict(letter.headers)[REASON_HEADER] or b"").decode()
 
 
 def _whole(letter: Record) -> Record:

@@ -12,7 +12,7 @@ from dwell.batch.schema import arrays_from
 from dwell.errors import DwellError, Forbidden, InvalidId, InvalidInput, StoreFull, TopicFull
 from dwell.message import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, MAX_ID_BYTES, Result
 from dwell.queue import Queue
-from dwell.relay.contract import Reader, Source
+from dwell.relay.contract import ForgetfulSource, Reader, Source
 from dwell.relay.dead import DeadLetters
 from dwell.relay.patience import patiently
 from dwell.relay.record import Record
@@ -51,6 +51,9 @@ class Intake:
         limit: int = 5_000,
     ) -> None:
         self._source = source
+        self._forgetful = source if isinstance(source, ForgetfulSource) else None
+        #: The records of this read that stay in the source, because no letter can have all of them.
+        self._unkept: list[Record] = []
         self._queue = queue
         self._rules = rules
         self._dead = dead
@@ -131,6 +134,12 @@ class Intake:
             if rest:
                 full.add(topic)
                 left += [one.record for one in rest]
+        if self._unkept and self._forgetful is not None:
+            unkept = set(map(id, self._unkept))
+            records = [one for one in records if id(one) not in unkept]
+            self._tally.read -= len(unkept)
+            await self._forgetful.leave(self._unkept)
+            self._unkept = []
         if left:
             records = await self._defer(records, left)
         await self._source.done(records)
@@ -179,12 +188,31 @@ class Intake:
         return good, await self._buried(bad)
 
     async def _buried(self, bad: Sequence[tuple[Record, str]]) -> list[Record]:
-        """Make dead letters of records; return the records whose letters cannot be kept now."""
+        """Make dead letters of records; return the records whose letters cannot be kept now.
+
+        Those that have to be left in the source are noted.
+        """
         if not bad:
             return []
-        left = await self._dead.send(bad)
-        self._tally.dead["source"] += len(bad) - len(left)
+        unkept = list[tuple[Record, str]]()
+        if (source := self._forgetful) is not None:
+            unkept = [one for one in bad if not source.is_whole(one[0])]
+            bad = [one for one in bad if source.is_whole(one[0])]
+        left, refused = await self._dead.send(bad)
+        self._tally.dead["source"] += len(bad) - len(left) - len(refused)
+        self._note_unkept([*unkept, *refused])
         return left
+
+    def _note_unkept(self, unkept: Sequence[tuple[Record, str]]) -> None:
+        """Note records that stay in the source; count and log each once."""
+        for record, reason in unkept:
+            self._unkept.append(record)
+            if self._tally.is_unkept(record.origin):
+                _log.error(
+                    "%s: stays there, as no dead letter can have all of it: %.1000s",
+                    record.origin,
+                    reason,
+                )
 
     def _steps(self, good: list[Held | Cancelled]) -> list[tuple[str, Step]]:
         """Return the steps for each topic: a cancel comes after the records before it."""
@@ -232,7 +260,10 @@ class Intake:
         """
         half = len(step) // 2
         if not half:
-            return step if await self._buried([(step[0].record, reason)]) else []
+            record = step[0].record
+            if self._forgetful is not None:
+                self._forgetful.restore(record)
+            return step if await self._buried([(record, reason)]) else []
         left = await self._done(topic, step[:half])
         return [*left, *step[half:]] if left else await self._done(topic, step[half:])
 

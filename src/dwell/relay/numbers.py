@@ -33,6 +33,7 @@ class Numbers(Collector):
             dead.add_metric([by], tally.dead[by])
         yield dead
         yield _counter("dropped", "Dead letters that are kept nowhere.", tally.dropped)
+        yield _counter("unkept", "Records left in the source, as no letter fits.", tally.unkept)
         yield GaugeMetricFamily("dwell_relay_lanes", "Lanes that are this relay's.", tally.lanes)
         text = "How long after their due records left."
         yield histogram_family("dwell_relay_late_seconds", text, tally.late)

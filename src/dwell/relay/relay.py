@@ -13,7 +13,7 @@ from dwell.errors import DwellError
 from dwell.given import values
 from dwell.message import MAX_TOPIC_CHARS
 from dwell.queue import Queue
-from dwell.relay.contract import BrokerUnreachable, OnceSink, Reader, Sink, Source
+from dwell.relay.contract import BrokerUnreachable, ForgetfulSource, OnceSink, Reader, Sink, Source
 from dwell.relay.dead import DeadLetters
 from dwell.relay.house import QueueSink
 from dwell.relay.intake import Intake
@@ -77,7 +77,13 @@ class Relay:
         self.tally.trouble["broker"] = NOT_YET
         if source is not None:
             self.tally.trouble["source"] = NOT_YET
-        self._dead = DeadLetters(letters, plan.dead, QueueSink(queue), self.tally)
+        self._dead = DeadLetters(
+            letters,
+            plan.dead,
+            QueueSink(queue),
+            self.tally,
+            are_whole=isinstance(source, ForgetfulSource),
+        )
         self._is_stopping = False
         self._holds: dict[str, str] = {}
         self._ways: dict[str, tuple[Outlet, asyncio.Task[None]]] = {}

@@ -99,15 +99,15 @@ class Rules:
         """Return the decision for a record; raises InvalidInput without a due or target.
 
         The id of the record becomes the id in its own header, if it has one. A refused record keeps
-        its old id: an id is unique in a topic, and refused records of all topics become letters of
-        one.
+        its headers and its old id: an id is unique in a topic, and refused records of all topics
+        become letters of one.
         """
-        came_id = record.id
+        came_id, came_headers = record.id, record.headers
         try:
             return self._read(record, now_ms)
         except Exception:
             # Of whatever kind the error is, the record becomes a letter.
-            record.id = came_id
+            record.id, record.headers = came_id, came_headers
             raise
 
     def _read(self, record: Record, now_ms: int) -> Held | Cancelled:

@@ -23,6 +23,8 @@ from dwell.given.scopedid import scoped_id
 from dwell.message import (
     DEFAULT_PRIORITY,
     MAX_ATTEMPTS,
+    MAX_BODY_BYTES,
+    MAX_HEADERS_BYTES,
     MAX_LEASE_MS,
     MAX_PRIORITY,
     encode_extra,
@@ -36,15 +38,13 @@ COLUMNS = (
     *("seq", "id", "topic", "body", "due_ms", "priority", "lease_ms", "max_attempts"),
     *("expires_ms", "key", "headers"),
 )
-#: How many bytes of a body, of headers and of other text are read. No message can have more, and
-#: the writer must not be able to use up a relay's memory.
-MOST_BODY_BYTES = 1_048_577
+#: How many bytes of a body, of headers and of other text are read. No message and no letter can
+#: have more, and the writer must not be able to use up a relay's memory.
+MOST_BODY_BYTES = MAX_BODY_BYTES + 1
 MOST_HEADERS_CHARS = 200_000
-MOST_TEXT_CHARS = 1_000
+MOST_TEXT_CHARS = MAX_HEADERS_BYTES + 1
 
 _ROW = "dwell-row"
-#: How many characters of a column are shown.
-_MOST_SHOWN = 100
 
 _headers = msgspec.json.Decoder(dict[str, str])
 
@@ -58,6 +58,31 @@ class Entry(Record, gc=False):
     def of(cls, table: str, row: tuple[Any, ...]) -> "Entry":
         """Return a row of a table as a record; its place identifies it for the deletion."""
         return cls("", "", None, place=(*row[:3], row[4]), origin=f"{table}-{row[0]}", row=row)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no column was cut when it was read."""
+        most = {"body": MOST_BODY_BYTES, "headers": MOST_HEADERS_CHARS}
+        return all(
+            len(one) < most.get(name, MOST_TEXT_CHARS)
+            for name, one in zip(COLUMNS, self.row, strict=True)
+            if isinstance(one, bytes | str)
+        )
+
+    def show(self) -> None:
+        """Become the content of the row for people: its body, and everything else as text.
+
+        The id is unique among all rows, of other databases too, and the same each time.
+        """
+        digest = blake2b(repr(self.row).encode("utf-8", "backslashreplace"), digest_size=8)
+        body = self.row[3]
+        self.topic = ""
+        self.id = f"{self.origin}-{digest.hexdigest()}"
+        self.body = body if isinstance(body, bytes) else repr(body).encode("utf-8", "replace")
+        self.key = None
+        rest = {name: one for name, one in zip(COLUMNS, self.row, strict=True) if name != "body"}
+        shown = ", ".join(f"{name}={_text(one)!r}" for name, one in rest.items())
+        self.headers = [(_ROW, shown.encode("utf-8", "backslashreplace"))]
 
 
 class Reader:
@@ -75,7 +100,7 @@ class Reader:
         try:
             return self._held(record, now_ms)
         except InvalidInput:
-            _show(record)
+            record.show()
             raise
 
     def _held(self, record: Entry, now_ms: int) -> Held:
@@ -102,22 +127,6 @@ class Reader:
         record.headers = envelope.travelling([(name, one.encode()) for name, one in said.items()])
         extra = envelope.extra_of(record, record.topic)
         return Held(record, record.topic, due_ms, extra, priority, expires_ms=expires_ms)
-
-
-def _show(record: Entry) -> None:
-    """Fill a record with the content of an invalid row: its body, and everything else as text.
-
-    The id is unique among all rows, of other databases too, and the same each time.
-    """
-    digest = blake2b(repr(record.row).encode("utf-8", "backslashreplace"), digest_size=8)
-    body = record.row[3]
-    record.topic = ""
-    record.id = f"{record.origin}-{digest.hexdigest()}"
-    record.body = body if isinstance(body, bytes) else repr(body).encode("utf-8", "replace")
-    record.key = None
-    rest = {name: one for name, one in zip(COLUMNS, record.row, strict=True) if name != "body"}
-    shown = ", ".join(f"{name}={repr(_text(one))[:_MOST_SHOWN]}" for name, one in rest.items())
-    record.headers = [(_ROW, shown.encode("utf-8", "backslashreplace"))]
 
 
 # --- the columns: of whatever kind a database lets stand in them ----------------------------------

@@ -44,7 +44,8 @@ FROM (
             CASE WHEN length(body) > {body} THEN substr(body, 1, {body}) ELSE body END AS body,
             due_ms, priority, lease_ms, max_attempts, expires_ms, left(key, {text}) AS key,
             left(headers, {headers}) AS headers,
-            coalesce(length(body), 0) + coalesce(length(headers), 0) AS size
+            coalesce(length(body), 0) + coalesce(length(headers), 0) + coalesce(octet_length(id), 0)
+                + coalesce(octet_length(topic), 0) + coalesce(octet_length(key), 0) AS size
         FROM {table}
         WHERE (topic IS NULL OR left(topic, {text}) <> ALL(%s::text[])) AND seq > %s
         ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED

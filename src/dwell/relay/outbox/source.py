@@ -193,6 +193,20 @@ class OutboxSource:
             seq, _, topic, *_ = record.row
             self._pass.defer(seq, topic if record.topic else None, _now_s())
 
+    def is_whole(self, record: Record) -> bool:
+        """Tell whether no column of a row was cut when it was read."""
+        assert isinstance(record, Entry)
+        return record.is_whole
+
+    def restore(self, record: Record) -> None:
+        """Make a record what people see of its row."""
+        assert isinstance(record, Entry)
+        record.show()
+
+    async def leave(self, records: Sequence[Record]) -> None:
+        """Leave rows where they are, as those that cannot be held now."""
+        await self.defer(records)
+
     def comes_again(self, record: Record) -> bool:
         """Return False: without lanes it is never called."""
         return False

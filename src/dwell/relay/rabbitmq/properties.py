@@ -84,11 +84,11 @@ def _typed(headers: dict[str, Any]) -> dict[str, bytes]:
     return typed
 
 
-def texts(headers: dict[str, Any]) -> Headers:
+def texts(headers: dict[str, Any], *, is_any: bool = False) -> Headers:
     """Return the headers that are texts, or numbers, which convert to text easily.
 
     Times and decimals are included in headers for a relay itself. Raises ValueError for such a
-    header of another type, because its writer meant something by it.
+    header of another type, because its writer meant something by it; with ``is_any`` it is shown.
     """
     found: Headers = []
     for name, value in headers.items():
@@ -99,7 +99,8 @@ def texts(headers: dict[str, Any]) -> Headers:
         elif isinstance(value, (int, float)) and name != _OF_DELIVERY:
             found.append((name, _number(value).encode()))
         elif value is not None and (name.startswith(_OURS) or name == _DELAY):
-            found.append((name, _told(name, value).encode()))
+            text = repr(value) if is_any else _told(name, value)
+            found.append((name, text.encode("utf-8", "backslashreplace")))
     return found
 
 

@@ -5,6 +5,7 @@ the connection, is held again, unless it has an id that shows the repetition.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
@@ -18,7 +19,7 @@ from dwell.digits import number_of
 from dwell.errors import InvalidInput, InvalidUrl
 from dwell.given import values
 from dwell.message import MAX_DELAY_MS
-from dwell.relay.contract import Lanes
+from dwell.relay.contract import BrokerUnreachable, Lanes
 from dwell.relay.rabbitmq import properties
 from dwell.relay.rabbitmq.address import Address
 from dwell.relay.rabbitmq.connection import FAULTS, Connection, calling
@@ -224,7 +225,7 @@ class RabbitMQSource:
         try:
             return self._record(message, generation, name)
         except Exception as error:
-            return Record(
+            record = Record(
                 self._address.queue,
                 name,
                 message.body,
@@ -232,6 +233,16 @@ class RabbitMQSource:
                 origin=f"{self._address.queue} {name}",
                 broken=f"message: cannot be read: {type(error).__name__}: {error}",
             )
+        with contextlib.suppress(Exception):
+            # The letter is to have what can be read.
+            found = message.header.properties
+            headers = found.headers or {}
+            record.key = (message.delivery.routing_key or "").encode() or None
+            record.headers = properties.texts(headers, is_any=True)
+            record.properties = properties.kept(
+                found, found.message_id or name, headers, expires=True
+            )
+        return record
 
     def _record(self, message: Any, generation: int, name: str) -> Record:
         delivery, found = message.delivery, message.header.properties
@@ -325,15 +336,37 @@ class RabbitMQSource:
                 self._had_no_room = True
         self._rested_s = time.monotonic() + _REST_S
 
+    def is_whole(self, record: Record) -> bool:
+        """Tell whether a record has more of its message than the body."""
+        return bool(record.properties)
+
+    def restore(self, record: Record) -> None:
+        """Give a record back the id and the headers that the message came with."""
+        generation, _, message, name = record.place
+        came = self._read_record(message, generation, name)
+        record.id, record.headers = came.id, came.headers
+
     async def leave(self, records: Sequence[Record]) -> None:
         """Keep messages unacked and do not return them again, until the connection ends.
 
-        They use up the prefetch of their consumer, so another one begins before it is full.
+        They use up the prefetch of their consumer, so another one takes its place before it is
+        full. Its end does not return what it has delivered.
         """
         self._had_no_room |= bool(records)
         self._left += sum(map(self.has, records))
-        if self._connection.is_open and 2 * self._left >= self._prefetch:
-            await self._consume(await self._connection.channel())
+        if not self._connection.is_open or 2 * self._left < self._prefetch:
+            return
+        before = self._tag
+        try:
+            channel = await self._connection.channel()
+            await self._consume(channel)
+            async with calling(_ASK_S):
+                await channel.basic_cancel(before)
+        except BrokerUnreachable as error:
+            _log.warning("%s", error)
+        except FAULTS as error:
+            _log.warning("%s", self._connection.unreachable(error))
+            await self._connection.close()
 
     def has(self, record: Record) -> bool:
         """Tell whether the connection is still the one that delivered a message."""
