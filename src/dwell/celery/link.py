@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from dwell.celery.upkeep import Upkeep
+from dwell.errors import StoreError
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
 from dwell.threads.bridge import LoopThread
@@ -62,8 +63,22 @@ class Link:
             self._thread.close()
 
 
+class _Place:
+    """The place of the link to one store, under a lock of its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.link: Link | None = None
+        #: How often opening it has failed, and why the last time.
+        self.failures = 0
+        self.error = StoreError("no store was opened yet")
+
+
 class _Links:
-    """The links of this process by URL, without the links of the process that forked it."""
+    """The links of this process by URL, without the links of the process that forked it.
+
+    A store that is away holds up its own users alone, and tells all that wait for it at once.
+    """
 
     def __init__(self) -> None:
         self._reset()
@@ -71,26 +86,35 @@ class _Links:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._links: dict[tuple[str, str], Link] = {}
+        self._places: dict[tuple[str, str], _Place] = {}
 
     def acquire(self, url: str, options: dict[str, Any]) -> Link:
         key = (url, repr(sorted(options.items())))
         with self._lock:
-            link = self._links.get(key)
-            if link is None:
-                link = self._links[key] = Link(url, options)
-            link.users += 1
-            return link
+            place = self._places.setdefault(key, _Place())
+        failures = place.failures
+        with place.lock:
+            if place.link is None:
+                if place.failures != failures:
+                    raise place.error
+                try:
+                    place.link = Link(url, options)
+                except StoreError as error:
+                    place.failures, place.error = place.failures + 1, error
+                    raise
+            place.link.users += 1
+            return place.link
 
     def release(self, link: Link) -> None:
         with self._lock:
-            link.users -= 1
-            # A store in memory would be lost with its last connection.
-            names = [key for key, known in self._links.items() if known is link]
-            if link.users or not names or names[0][0].startswith("memory:"):
-                return
-            del self._links[names[0]]
-            link.close()
+            pairs = [(key, place) for key, place in self._places.items() if place.link is link]
+        for (url, _), place in pairs:
+            with place.lock:
+                link.users -= 1
+                # A store in memory would be lost with its last connection.
+                if not link.users and not url.startswith("memory:"):
+                    place.link = None
+                    link.close()
 
 
 _links = _Links()
