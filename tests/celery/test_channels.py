@@ -15,6 +15,7 @@ from dwell.celery import directory, intake, upkeep
 from dwell.celery.channel import Channel
 from dwell.celery.directory import queue_row
 from dwell.celery.names import topic_of
+from dwell.celery.transport import _url_of
 from tests.celery.consumers import Consumer, counts, publish
 from tests.waiting import until
 
@@ -624,3 +625,24 @@ def test_the_next_url_is_used_when_the_first_does_not_answer(url):
 
 
 _AT_ONCE = {"store": {"retries": 0}}
+
+
+@pytest.mark.parametrize("url", ["redis"], indirect=True)
+def test_the_next_url_is_used_with_its_options(url):
+    nobody = url[: url.rindex(":")] + ":1/0?timeout=1"
+    texts = f"{nobody};{url}?prefix=shop", f"{url}?prefix=shop"
+    with kombu.Connection(texts[0]) as first, kombu.Connection(texts[1]) as second:
+        publish(first, kombu.Queue("tasks"), "found")
+        assert Consumer(second, kombu.Queue("tasks")).until(1) == ["found"]
+
+
+@pytest.mark.parametrize(
+    "next_one", ["dwell+http://[::1]:8499", "dwell+https://127.0.0.1:1/p?x=a%40b"]
+)
+def test_the_next_url_is_used_as_it_is(next_one):
+    with kombu.Connection(f"dwell+memory://;{next_one}") as connection:
+        assert connection.transport.link is not None
+        connection.maybe_switch_next()
+        assert f"dwell+{_url_of(connection)}" == next_one
+        connection.maybe_switch_next()
+        assert _url_of(connection) == "memory://"

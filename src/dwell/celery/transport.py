@@ -1,5 +1,6 @@
 """The transport: connections of kombu to a store, in Celery's event loop or without one."""
 
+from functools import partial
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
@@ -31,6 +32,8 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **words: Any) -> None:
         super().__init__(client, **words)
+        # kombu cuts the next of several URLs into parts, and knows no options and no IPv6 hosts.
+        client.switch = partial(_switch, client)
         self.signal = Signal()
         self.declared: dict[str, Declared] = {}
         self._link: link.Link | None = None
@@ -99,6 +102,17 @@ class Transport(virtual.Transport):
         # One at a time, so that timers and remote control have their turns.
         if any(channel.has_more for channel in self.channels):
             self.signal.set()
+
+
+def _switch(client: Any, url: str) -> None:
+    """Have a connection use another URL, as a whole if it is one of Dwell."""
+    scheme, _, own = url.partition("+")
+    if scheme != Transport.driver_name or "://" not in own:
+        type(client).switch(client, url)
+        return
+    # A text without a scheme is taken for a host alone.
+    type(client).switch(client, "")
+    client.hostname, client.transport_cls = own, Transport.driver_name
 
 
 def _url_of(client: Any) -> str:
