@@ -103,6 +103,21 @@ def test_the_plugins_header_and_expiration_say_a_delay(queues, tmp_path):
     assert found[1].header.properties.expiration is None
 
 
+def test_a_delay_counts_from_its_own_publish(queues, tmp_path):
+    """Also for a consumer that publishes a message again, with the headers it came with."""
+    mine = queues()
+    with relaying(tmp_path / "store", ends(mine), tmp_path / "log"):
+        begin(mine)
+        # An interceptor of RabbitMQ can write such a header, and leaves one that is there.
+        headers = {"timestamp_in_ms": now_ms() - 60_000, "x-delay": 1}
+        for delay_ms in (1, 1_500):
+            sent_ms = now_ms()
+            mine.say(b"again", headers | {"x-delay": delay_ms})
+            (found,) = mine.read(mine.goes, 1)
+            headers = headers_of(found)
+    assert now_ms() >= sent_ms + 1_500
+
+
 def test_a_long_delay_does_not_hold_up_a_short_one(queues, tmp_path):
     """What a queue with a time to live by message does: it looks at its head alone."""
     mine = queues()

@@ -39,8 +39,6 @@ _WIDENED_AFTER = 100
 _STREAM = "x-stream-offset"
 #: RabbitMQ's reason to close a channel whose messages outlasted its consumer_timeout.
 _TOO_LATE = "delivery acknowledgement"
-#: A header that an interceptor of RabbitMQ can write: when the broker got the message.
-_AT = "timestamp_in_ms"
 
 
 class RabbitMQSource:
@@ -265,7 +263,6 @@ class RabbitMQSource:
             message.body,
             (delivery.routing_key or "").encode() or None,
             said,
-            _at_ms(headers),
             place=(generation, delivery.delivery_tag, message, name),
             origin=f"{self._address.queue} {found.message_id or name}",
             properties=properties.kept(
@@ -403,9 +400,3 @@ def _after_ms(expiration: str | None) -> int | None:
     """Return the milliseconds after which a message expires."""
     after_ms = number_of(expiration or "")
     return None if after_ms is None else min(after_ms, MAX_DELAY_MS)
-
-
-def _at_ms(headers: dict[str, Any]) -> int:
-    """Return when the broker got a message, if a header has it in milliseconds."""
-    at_ms = headers.get(_AT)
-    return at_ms if isinstance(at_ms, int) else 0
