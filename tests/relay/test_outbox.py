@@ -414,6 +414,23 @@ async def test_rows_that_nobody_can_read_are_dead_letters_and_stop_nothing(box):
     assert first.body == b"b"
 
 
+async def test_text_of_sqlite_may_have_any_bytes(sqlite):
+    """NUL, at which its functions end a text, and what is not UTF-8."""
+    insert = "INSERT INTO {table} (id, topic, body, due_ms, key) VALUES (:id, 't', "
+    for name in ("ann", "bob"):
+        said = {"id": f"tenant\0{name}", "key": f"k\0{name}"}
+        sqlite.do(insert + ":body, 0, :key)", body=f"pay\0{name}", **said)
+    sqlite.do(insert + "CAST(x'636166e9' AS TEXT), 0, NULL)", id="latin")
+    async with dwell.open("memory:") as queue:
+        await moved(sqlite, queue)
+        found = [(one.id, one.body, one.key) for one in await held(queue, "t")]
+    assert found == [
+        ("tenant\0ann", b"pay\0ann", "k\0ann"),
+        ("tenant\0bob", b"pay\0bob", "k\0bob"),
+        ("latin", b"caf\xe9", None),
+    ]
+
+
 async def test_a_file_that_is_replaced_is_opened_again(sqlite, tmp_path):
     """As a backup is put back."""
     file = Path(sqlite.engine.url.database)

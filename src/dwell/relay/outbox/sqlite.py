@@ -28,27 +28,33 @@ _log = logging.getLogger(__name__)
 _BUSY_S = 5.0
 _LOOK_S = 0.02
 
-# A text column may hold anything here, even invalid text, so it is read as bytes.
 _SELECT = """
-SELECT seq, CAST(substr(id, 1, {text}) AS BLOB), CAST(substr(topic, 1, {text}) AS BLOB),
-    CASE WHEN length(body) > {body} THEN substr(body, 1, {body}) ELSE body END,
-    {due}, priority, lease_ms, max_attempts, expires_ms,
-    CAST(substr(key, 1, {text}) AS BLOB), CAST(substr(headers, 1, {headers}) AS BLOB)
+SELECT seq, {id}, {topic}, CASE WHEN typeof(body) IN ('text', 'blob') THEN {body} ELSE body END,
+    {due}, priority, lease_ms, max_attempts, expires_ms, {key}, {headers}
 FROM {table}
-WHERE (topic IS NULL OR CAST(substr(topic, 1, {text}) AS BLOB) NOT IN ({{topics}}))
-    AND seq > ?
+WHERE (topic IS NULL OR {topic} NOT IN ({{topics}})) AND seq > ?
 ORDER BY seq LIMIT ?
 """
 # A number may be another row's by now, for example in a restored table, and ids belong to a topic.
 _DELETE = """
-DELETE FROM {table} WHERE seq = ? AND CAST(substr(id, 1, {text}) AS BLOB) IS ?
-    AND CAST(substr(topic, 1, {text}) AS BLOB) IS ? AND {due} IS ?
+DELETE FROM {table} WHERE seq = ? AND {id} IS ?
+    AND {topic} IS ? AND {due} IS ?
 """
+
+
+def _cut(column: str, most_bytes: int = MOST_TEXT_CHARS) -> str:
+    """Return SQL for the first bytes of a column, which may hold anything here.
+
+    The functions of SQLite end a text at its first NUL, and change what is invalid; its ``substr``
+    of an empty value is NULL.
+    """
+    whole = f"CAST({column} AS BLOB)"
+    first = f"substr({whole}, 1, {most_bytes})"
+    return f"CASE WHEN length({whole}) > {most_bytes} THEN {first} ELSE {whole} END"
+
+
 # What is no number is compared as bytes, too.
-_DUE = """
-CASE WHEN typeof(due_ms) IN ('text', 'blob') THEN CAST(substr(due_ms, 1, {text}) AS BLOB)
-    ELSE due_ms END
-"""
+_DUE = f"CASE WHEN typeof(due_ms) IN ('text', 'blob') THEN {_cut('due_ms')} ELSE due_ms END"
 
 
 class SqliteRows:
@@ -56,12 +62,11 @@ class SqliteRows:
 
     def __init__(self, address: Address) -> None:
         self._path = Path(address.database)
-        words: dict[str, Any] = {
+        words = {name: _cut(name) for name in ("id", "topic", "key")} | {
             "table": f'"{address.table}"',
-            "text": MOST_TEXT_CHARS,
-            "body": MOST_BODY_BYTES,
-            "headers": MOST_HEADERS_CHARS,
-            "due": _DUE.format(text=MOST_TEXT_CHARS).strip(),
+            "body": _cut("body", MOST_BODY_BYTES),
+            "headers": _cut("headers", MOST_HEADERS_CHARS),
+            "due": _DUE,
         }
         self._select, self._delete = _SELECT.format(**words), _DELETE.format(**words)
         self._thread = ThreadPoolExecutor(1, "dwell-outbox")
