@@ -75,10 +75,20 @@ def test_jobs_that_wait_move_with_their_dues_and_words(app, postgres, tmp_path):
         range(1_500)
     )
     (odd,) = messages(store, "odd").values()
-    assert odd.id == f"procrastinate-{job}"
+    assert odd.id.startswith(f"procrastinate-{job}-")
     assert (odd.key, odd.priority) == ("order-1", 1027)
     assert odd.headers["procrastinate-queueing-lock"] == "only"
     assert odd.body == '{"task":"t","args":{"a": {"b": [1.1, "\u00e9"]}}}'.encode()
+
+
+def test_another_job_of_a_number_is_another_message(app, postgres, tmp_path):
+    """As in tables that were made anew; the second job differs in its time alone."""
+    for moves in (1, 2):
+        (job,) = app.configure_task("t", queue="mails").batch_defer({"to": "ann"})
+        assert job == 1
+        assert moved(tmp_path, f"procrastinate+{postgres}").moved == 1
+        assert (left(postgres), len(messages(tmp_path, "mails"))) == ({}, moves)
+        do(postgres, "TRUNCATE procrastinate_jobs RESTART IDENTITY CASCADE")
 
 
 def test_the_highest_priorities_keep_their_order(app, postgres, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -58,7 +59,8 @@ AND priority <= %s AND (priority < %s OR id > %s)
 ORDER BY priority DESC, id LIMIT %s FOR UPDATE SKIP LOCKED"""
 _READ = """
 SELECT id, task_name, priority, lock, queueing_lock, args::text, attempts,
-    (extract(epoch FROM scheduled_at) * 1000)::float8
+    (extract(epoch FROM scheduled_at) * 1000)::float8,
+    (SELECT extract(epoch FROM min(at))::text FROM {events} WHERE job_id = {jobs}.id)
 FROM {jobs} WHERE id = ANY(%s) ORDER BY priority DESC, id"""
 _LOCKED = """
 WITH free AS MATERIALIZED (
@@ -81,6 +83,8 @@ class _Job(NamedTuple):
     args: str
     attempts: int
     due_ms: float | None
+    #: When its first event was, the same each time; None where no events are kept.
+    since: str | None
 
 
 class Procrastinate:
@@ -100,6 +104,7 @@ class Procrastinate:
         self._where = f"PostgreSQL at {self._options.get('host', 'localhost')}"
         names = [own["schema"]] if "schema" in own else []
         self._jobs = sql.Identifier(*names, "procrastinate_jobs")
+        self._events = sql.Identifier(*names, "procrastinate_events")
         self._topic = None if topic is None else values.topic(topic)
         self._clock = clock
         self._link: psycopg.AsyncConnection[Any] | None = None
@@ -147,7 +152,7 @@ class Procrastinate:
             return await cursor.fetchall()
 
     def _filled(self, query: str) -> sql.Composed:
-        return sql.SQL(query).format(jobs=self._jobs)
+        return sql.SQL(query).format(jobs=self._jobs, events=self._events)
 
     @property
     def _opened(self) -> "psycopg.AsyncConnection[Any]":
@@ -273,6 +278,12 @@ class Procrastinate:
             await self._link.close()
 
 
+def _digest_of(job: _Job) -> str:
+    """Return what tells a job from another of its number, as in tables that were made anew."""
+    told = repr((job.task, job.args, job.since)).encode("utf-8", "backslashreplace")
+    return blake2b(told, digest_size=8).hexdigest()
+
+
 def _row_of(job: _Job, now_ms: int) -> Row:
     """Return the message of a job; raises InvalidInput."""
     headers = {"content-type": "application/json", "procrastinate-task": job.task}
@@ -285,7 +296,7 @@ def _row_of(job: _Job, now_ms: int) -> Row:
         values.body(body),
         now_ms,
         due=now_ms if job.due_ms is None else max(math.ceil(job.due_ms), 0),
-        id=f"procrastinate-{job.id}",
+        id=f"procrastinate-{job.id}-{_digest_of(job)}",
         priority=min(max(DEFAULT_PRIORITY - job.priority, 0), MAX_PRIORITY),
         key=job.lock,
         headers=headers,
