@@ -137,6 +137,23 @@ def test_a_quote_that_is_not_closed_takes_no_other_row(cli, tmp_path, line, at):
     assert told[0]["reason"].startswith("is no CSV: ")
 
 
+@pytest.mark.parametrize("end", ['regards"', 'and ""more""\nregards",', 'regards"\r'])
+def test_the_text_of_a_record_that_is_no_csv_makes_no_row(cli, tmp_path, end):
+    """Its quotes are not doubled, so a line of it would be read as a record."""
+    file, rejected = tmp_path / "rows.csv", tmp_path / "rejected.ndjson"
+    bad = f'A-1,"Dear Ann,\nB-9,we thought about "you" and\nC-9,of\n{end}'
+    file.write_text(f"id,body\nA-0,fine\n{bad}\nA-2,fine\n", newline="")
+    (answer,) = cli.json("put", "t", "--from", str(file), "--rejected", str(rejected), code=1)
+    told = [json.loads(one) for one in rejected.read_text().splitlines()]
+    assert (answer["created"], answer["rejected"]) == (2, len(told)) == (2, len(bad.split("\n")))
+    assert {one["reason"][:11] for one in told} == {"is no CSV: "}
+    with cli.queue() as queue:
+        assert {message.id for page in queue.pages("t", "ready") for message in page} == {
+            "A-0",
+            "A-2",
+        }
+
+
 def test_a_folder_has_the_columns_of_all_its_files(cli, tmp_path):
     folder = tmp_path / "rows.parquet"
     folder.mkdir()

@@ -2,9 +2,10 @@
 
 import contextlib
 import csv
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TextIO
 
@@ -26,6 +27,10 @@ _FORMATS = {
 LINES = ("ndjson", "jsonl")
 #: The longest field of CSV. A body is shorter, and a field that is too long is a bad row.
 _MAX_FIELD_CHARS = 2**30
+#: The most lines that are left with a record that is no CSV.
+_MOST_SKIPPED = 1_000
+#: Quotes in a row, and those that close a field: in pairs they are quotes of its text.
+_QUOTES, _CLOSES = re.compile('"+'), re.compile(r'(?<!")"(?:"")*(?=,|\s*$)')
 
 
 class Part(NamedTuple):
@@ -135,12 +140,11 @@ def _csv_records(file: TextIO) -> Iterator[list[str] | str]:
                 if record := next(reader):
                     yield record
             except csv.Error as error:
-                lines.repeat()
-                yield f"is no CSV: {error}"
+                yield from repeat(f"is no CSV: {error}", lines.skip())
 
 
 class _Lines:
-    """The lines of a file; lines that were read since a record began can be read again."""
+    """The lines of a file, of which ``read`` has those since a record began."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -155,9 +159,24 @@ class _Lines:
         self.read.append(line)
         return line
 
-    def repeat(self) -> None:
-        """Read what was read since then again, but for its first line."""
-        self._again.extendleft(reversed(self.read[1:]))
+    def skip(self) -> int:
+        """Leave a record that is no CSV; return how many of its lines are told.
+
+        If the quote at fault opens a field of a later line, the field of the first was not closed,
+        and the lines behind that are read again. If it stands in a text, no line up to the end of
+        this text is a record.
+        """
+        quotes = (run for run in _QUOTES.finditer(self.read[-1]) if len(run[0]) % 2)
+        fault = next(quotes, None)
+        if len(self.read) == 1 or fault is None or self.read[-1][: fault.start()][-1:] in ("", ","):
+            self._again.extendleft(reversed(self.read[1:]))
+            return 1
+        rest = self.read[-1][fault.end() :]
+        while not _CLOSES.search(rest) and len(self.read) < _MOST_SKIPPED:
+            rest = next(self, "")
+            if not rest:
+                break
+        return len(self.read)
 
 
 def _csv_part(pa: Any, names: list[str], records: list[tuple[int, list[str] | str]]) -> Part:
