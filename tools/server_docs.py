@@ -109,7 +109,7 @@ in a folder and in memory: a server on Redis refuses to start with it.
 |---|---|
 | SIGTERM, SIGINT | accepts no more requests, answers waiting ones, closes the store, ends with 0 |
 | the same again | ends at once with 130; no answered change is lost |
-| SIGUSR1 | drains: accepts no new messages and fires no schedules; everything else continues, follow-ups of messages too |
+| SIGUSR1 | drains: accepts no new messages but follow-ups, fires no schedules; the rest continues |
 | SIGHUP | reloads the token file and the certificate; keeps the old files if either is invalid |
 
 Requests that are not answered `grace_ms` after SIGTERM are cut off. Closing the store does not
