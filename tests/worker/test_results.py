@@ -1,13 +1,16 @@
 """What a handler returns is the result of its message, where the worker is told so."""
 
 import math
+import threading
 
 import pytest
 
 import dwell
 from dwell import Outcome
 from dwell.errors import InvalidInput
-from dwell.worker import Worker
+from dwell.worker import Bury, Worker
+from dwell.worker.outcome import CountsFailures
+from tests.http.served import served
 from tests.waiting import PATIENCE_S
 from tests.worker.serving import handled, serving
 
@@ -79,3 +82,26 @@ def test_batches_have_no_results():
         Worker("memory:").on("t", batch=10, results=True)
     with pytest.raises(InvalidInput, match="results: got str 'yes'"):
         Worker("memory:").on("t", results="yes")
+
+
+class Counting(CountsFailures):
+    """A handler whose result is too large for its server, and which says so itself."""
+
+    def __call__(self, message):
+        return b"x" * 100
+
+    def failure_of(self, message, error):
+        is_main = threading.current_thread() is threading.main_thread()
+        return Bury(f"{type(error).__name__}, {'in' if is_main else 'outside'} the loop")
+
+
+async def test_a_refused_result_is_told_to_its_handler_outside_the_loop():
+    """It may send signals, whose receivers may block."""
+    async with served() as server, dwell.open(server.url) as queue:
+        server.service.most_body_bytes = 50
+        worker = Worker(queue)
+        worker.on("t", results=True)(Counting())
+        async with serving(worker):
+            await queue.put("t", b"", id="1")
+            found = await queue.result("t", "1", wait=PATIENCE_S)
+        assert (found.state, found.error) == ("dead", "InvalidBody, outside the loop")

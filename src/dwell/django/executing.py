@@ -55,7 +55,10 @@ class Executor(CountsFailures):
     def failure_of(self, message: Message, error: DwellError) -> Exception:
         """Return the end of a task whose result was refused: a failure that counts, as others."""
         record = msgspec.structs.replace(record_of(message.body), started_ms=now_ms())
-        return self._failure(message, record, error)
+        try:
+            return self._failure(message, record, error)
+        finally:
+            close_old_connections()
 
     def end(self) -> None:
         """Leave the queue of the worker, which has ended."""

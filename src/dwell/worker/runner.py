@@ -555,7 +555,14 @@ class Runner:
     async def _is_heard_as_failed(self, job: Job, error: DwellError) -> bool:
         failure: Exception = error
         if isinstance(self._sub.handler, CountsFailures) and isinstance(job.what, Message):
-            failure = self._sub.handler.failure_of(job.what, error)
+            # It may call what blocks, as a handler that fails may.
+            self._keeper.add(job)
+            try:
+                failure = await asyncio.to_thread(self._sub.handler.failure_of, job.what, error)
+            except Exception:
+                _log.exception("%r: its failure could not be told by its handler", job)
+            finally:
+                self._keeper.remove(job)
         job.outcome = outcome_of(failure, self._retry_ms(job))
         return await self._is_heard(job, job.outcome)
 
