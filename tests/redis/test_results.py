@@ -225,3 +225,18 @@ async def test_the_newest_end_of_an_id_counts_of_several_shards(redis_url):
                 (message,) = await queue.take("t")
                 await queue.ack(message, result=result)
             assert await queue.result("t", f"{id_}") == Outcome("done")
+
+
+async def test_a_result_counts_though_an_older_memory_ends_later(redis_url):
+    """Its topic remembered for longer then."""
+    async with dwell.open(prefixed(redis_url, "lower", 4)) as queue:
+        keys = {shard_for(b"", f"k{n}", 4): f"k{n}" for n in range(40)}
+        for id_, pair in enumerate(itertools.permutations(keys.values(), 2)):
+            for key, result, remember_ms in zip(
+                pair, (None, 7), (7 * 86_400_000, 3_600_000), strict=True
+            ):
+                await queue.configure("t", remember_ms=remember_ms)
+                await queue.put("t", b"", id=f"{id_}", key=key, on_conflict="replace")
+                (message,) = await queue.take("t")
+                await queue.ack(message, result=result)
+            assert await queue.result("t", f"{id_}") == Outcome("done", b"7")

@@ -14,10 +14,12 @@ end
 
 verb('results', 2, looking(function(topic, watch_ms)
   local told, size, is_open = {}, 0, false
+  local most = now + settings(topic).remember_ms
 
   local function tell(state, text, ends)
     is_open = is_open or (state > 0 and state < 4)
-    told[#told + 1], told[#told + 2], told[#told + 3] = state, text or false, ends or 0
+    -- What is kept for longer than it would be now has ended before the setting was lowered.
+    told[#told + 1], told[#told + 2], told[#told + 3] = state, text or false, ends and ends <= most and ends or 0
   end
 
   local function message(id)
