@@ -180,7 +180,12 @@ class ServerDraining(StoreError):
 
 
 class ServerUnreachable(StoreError):
-    """No answer came from the server in time; the verb may have been done or not."""
+    """No answer came from the server in time; the verb may have been done or not.
+
+    ``may_be_done`` is False if it was surely not done, as nothing reached the server.
+    """
+
+    may_be_done = True
 
 
 class AccessDenied(DwellError):

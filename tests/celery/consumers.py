@@ -1,5 +1,6 @@
 """What tests of channels publish, consume and count with."""
 
+from dwell.batch.stats import TopicStats
 from dwell.celery.names import topic_of
 from tests.waiting import until
 
@@ -49,5 +50,5 @@ def publish(connection, queue, *bodies, **words):
 
 
 def counts(store, queue):
-    found = store("stats").topics[topic_of(queue.name)]
+    found = store("stats").topics.get(topic_of(queue.name), TopicStats())
     return found.delayed, found.ready, found.leased, found.dead

@@ -68,7 +68,13 @@ def test_an_ack_of_several_up_to_a_message_that_is_settled_does_nothing(connect,
     until(lambda: counts(store, queue) == (0, 0, 3, 0))
 
 
-@pytest.mark.parametrize("body", [b"no JSON", b"[]", b"{}", b'{"properties": 7}', b"\xff"])
+#: Its decoder raises an error of arithmetic.
+_NO_NUMBER = b'{"properties": {}, "body": {"__type__": "decimal", "__value__": "abc"}}'
+
+
+@pytest.mark.parametrize(
+    "body", [b"no JSON", b"[]", b"{}", b'{"properties": 7}', b"\xff", _NO_NUMBER]
+)
 def test_a_message_of_others_is_set_aside(connect, store, body):
     connection, queue = connect(), kombu.Queue("tasks")
     store("put", "tasks", body, id="odd", priority=0)

@@ -183,13 +183,16 @@ def failing(monkeypatch):
     async def put(self, topic, *args, **words):
         if topic != "celery" or not next_one:
             return await real(self, topic, *args, **words)
-        if (then := next_one.pop()) is not None:
+        then, reaches = next_one.pop()
+        if then is not None:
             await real(self, topic, *args, **words)
             await asyncio.to_thread(then)
-        raise dwell.ServerUnreachable("the answer was lost")
+        error = dwell.ServerUnreachable("the answer was lost")
+        error.may_be_done = reaches
+        raise error
 
     monkeypatch.setattr(dwell.Queue, "put", put)
-    return lambda then=None: next_one.append(then)
+    return lambda then=None, *, reaches=True: next_one.append((then, reaches))
 
 
 @pytest.mark.parametrize("text", ["{}", "order-{}"])
@@ -209,6 +212,16 @@ def test_a_repeat_is_put_though_its_id_is_remembered_of_an_earlier_one(app, url,
     failing()
     app.send_task("shop.pay", task_id=task, retries=retries)
     assert len(waiting(url)) == 1
+
+
+def test_a_repeat_of_what_did_not_reach_the_server_is_put(app, url, failing):
+    """Though a task of its id is done."""
+    task = str(uuid.uuid4())
+    app.send_task("shop.pay", task_id=task)
+    done_next(app)
+    failing(reaches=False)
+    app.send_task("shop.pay", task_id=task)
+    assert waiting(url) == [task]
 
 
 def test_a_task_that_is_sent_again_is_another(app, url):

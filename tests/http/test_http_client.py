@@ -94,8 +94,9 @@ async def test_a_server_that_goes_away():
     async with opened() as (queue, server):
         await server.stop()
         start = time.monotonic()
-        with pytest.raises(errors.ServerUnreachable):
+        with pytest.raises(errors.ServerUnreachable) as raised:
             await queue.put("t", "x")
+        assert not raised.value.may_be_done
         assert time.monotonic() - start < PATIENCE_S
 
 
@@ -113,8 +114,9 @@ async def test_an_answer_that_does_not_come():
     async with wired(timeout=1) as (queue, wire, _server):
         wire.break_("silent", 1)
         start = time.monotonic()
-        with pytest.raises(errors.ServerUnreachable):
+        with pytest.raises(errors.ServerUnreachable) as raised:
             await queue.put("t", "x")
+        assert raised.value.may_be_done
         assert 1 <= time.monotonic() - start < PATIENCE_S
         assert (await queue.put("t", "y")).result is Result.CREATED
 

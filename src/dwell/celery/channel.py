@@ -16,11 +16,21 @@ from kombu.utils.uuid import uuid
 
 from dwell.batch.stats import TopicStats
 from dwell.celery.directory import Binding, Directory, Row, binding_row, queue_row
-from dwell.celery.envelope import MAX_PRIORITY, PUBLISH, TRANSIENT, Copies, Parcel, opened, sealed
+from dwell.celery.envelope import (
+    MAX_PRIORITY,
+    PUBLISH,
+    TRANSIENT,
+    UNSURE,
+    Copies,
+    Parcel,
+    opened,
+    sealed,
+)
 from dwell.celery.intake import Consumed, Intake
 from dwell.celery.names import exchange_topic, topic_of
 from dwell.celery.posting import post
 from dwell.celery.revoking import cancel_tasks, revoked_tasks, tell_results
+from dwell.errors import ServerUnreachable
 from dwell.given.selecting import select
 from dwell.given.values import Delay, lease_ms
 from dwell.message import MAX_ATTEMPTS, Message, Result
@@ -309,8 +319,9 @@ class Channel(virtual.Channel):
             is_transient = message["properties"].get("delivery_mode") == TRANSIENT
             words["copies"] = Copies(is_needed=not is_transient)
         # A publish that kombu repeats after a lost answer has the same properties.
-        words["is_repeat"] = PUBLISH in message["properties"]
-        message["properties"].setdefault(PUBLISH, secrets.token_hex(8))
+        properties = message["properties"]
+        words["is_repeat"] = UNSURE in properties
+        properties.setdefault(PUBLISH, secrets.token_hex(8))
         # All queues of the message are known before it is put into the first.
         gathered = PublishBatch(self, 0) if batch is None else batch
         before = len(gathered.parcels)
@@ -322,7 +333,12 @@ class Channel(virtual.Channel):
             if len(gathered.parcels) == before and words["copies"].is_needed:
                 self._tell(exchange, "the exchange has no queue for a message, which is dropped")
         if batch is None:
-            self.post(gathered.parcels)
+            try:
+                self.post(gathered.parcels)
+            except ServerUnreachable as error:
+                if error.may_be_done:
+                    properties[UNSURE] = True
+                raise
         return result
 
     def _put(

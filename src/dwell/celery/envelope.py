@@ -26,6 +26,8 @@ TRANSIENT = 1
 
 #: The property that tells one publish from others, also of the same task; no consumer sees it.
 PUBLISH = "dwell_publish"
+#: The property of a publish that may have been done, though its answer was lost.
+UNSURE = "dwell_unsure"
 
 #: How many messages of one task may wait at a time and be found by their ids.
 MOST_TURNS = 16
@@ -54,9 +56,9 @@ class Parcel:
 
     ``task`` is the id of its task, or empty; ``turn`` counts the messages that the same task had
     before. Times are epoch milliseconds, or None. ``publish`` is the mark of the publish that made
-    it, empty if there is none; ``is_repeat`` tells that kombu has published it before. ``copies``
-    is None for a message that was sent to the queue itself. ``is_dropped`` tells that the topic was
-    full and dropped it.
+    it, empty if there is none; ``is_repeat`` tells that an earlier try of that may have put it.
+    ``copies`` is None for a message that was sent to the queue itself. ``is_dropped`` tells that
+    the topic was full and dropped it.
     """
 
     topic: str
@@ -133,7 +135,8 @@ def opened(message: Message) -> dict[str, Any]:
     properties = found["properties"]
     _check(found)
     # Who forwards the message with its properties makes another.
-    properties.pop(PUBLISH, None)
+    for name in (PUBLISH, UNSURE):
+        properties.pop(name, None)
     properties["delivery_tag"] = message.receipt
     if message.attempt > 1:
         found["headers"]["redelivered"] = True
@@ -166,7 +169,8 @@ def task_of(message: Message) -> str:
     """Return the id of the task that a message holds, empty if it holds none."""
     try:
         return _task_of(loads(message.body))[0]
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except Exception:
+        # What a body makes its decoder raise may be anything, and is no reason to end a worker.
         return ""
 
 
@@ -174,7 +178,7 @@ def publish_of(message: Message) -> str:
     """Return the mark of the publish that has put a message, empty if there is none."""
     try:
         return str(loads(message.body)["properties"].get(PUBLISH, ""))
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except Exception:
         return ""
 
 

@@ -188,6 +188,8 @@ class Connection:
                 unsure_s = sent_s
             error = answer.error if unsure_s is None else _unsure(answer.error)
             pause_s = pauses.next_s(is_refused=answer.is_refused, after_s=answer.after_s)
+            if isinstance(error, ServerUnreachable):
+                error.may_be_done = unsure_s is not None or answer.maybe_done
             is_given_back = is_take and answer.is_cut
             if pause_s is None or (answer.maybe_done and not (is_safe or is_given_back)):
                 raise error
