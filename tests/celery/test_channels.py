@@ -458,7 +458,8 @@ def test_a_message_that_was_lost_before_it_was_delivered_takes_no_place(connect,
         while len(consumer.messages) <= expected:
             connection.drain_events(timeout=30)
         consumer.messages[expected].ack()
-    assert consumer.bodies == [*range(4)]
+    # The others may have been taken before these were given back.
+    assert sorted(consumer.bodies) == [*range(4)]
     assert intake_.held == 0
 
 

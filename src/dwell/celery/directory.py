@@ -18,6 +18,7 @@ from dwell.errors import AccessDenied, IdExists, InvalidTopic, StoreError
 from dwell.given import values
 from dwell.message import MAX_PRIORITY, Message, Result, State
 from dwell.queue import Queue
+from dwell.tasks import finished, whole
 
 #: The due of what does not expire: the year 2100, in epoch milliseconds.
 _FAR_MS = 4_102_444_800_000
@@ -200,6 +201,11 @@ class Directory:
         """Delete the queues that have expired, and their bindings to some exchanges."""
         topics = [QUEUES, *map(exchange_topic, exchanges)]
         batch = await self._queue.take(topics, _PAGE, lease=_LEASE_S)
+        # While rows are leased nobody may declare their queues, so a process that ends leaves none.
+        return await finished(whole(self._delete(batch)))
+
+    async def _delete(self, batch: Batch) -> int:
+        """Delete the queues of leased rows, but those that others must delete; return how many."""
         others, own = [], []
         for message in batch:
             is_queue = message.topic == QUEUES
