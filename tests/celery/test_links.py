@@ -36,8 +36,8 @@ class User(threading.Thread):
 
     @property
     def waits(self):
-        """Whether it waits in ``acquire`` itself, for others."""
-        return sys._current_frames()[self.ident].f_code.co_name == "acquire"
+        """Whether it waits for others, and opens nothing itself."""
+        return sys._current_frames()[self.ident].f_code.co_name == "opened"
 
 
 def test_a_store_that_does_not_answer_holds_up_no_other(silent):

@@ -1,16 +1,15 @@
 """The stores that the connections of a process share, each open once."""
 
 import asyncio
-import os
-import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from dwell.celery.upkeep import Upkeep
-from dwell.errors import StoreError
 from dwell.handle import open as open_queue
 from dwell.queue import Queue
 from dwell.threads.bridge import LoopThread
+from dwell.threads.places import Places
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,6 +25,7 @@ class Link:
     """
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self.url, self.options = url, options
         self.queue = Queue(open_queue("memory:" if url == _MEMORY else url, **options).store)
         self._thread = LoopThread()
         try:
@@ -63,68 +63,25 @@ class Link:
             self._thread.close()
 
 
-class _Place:
-    """The place of the link to one store, under a lock of its own."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.link: Link | None = None
-        #: How often opening it has failed, and why the last time.
-        self.failures = 0
-        self.error = StoreError("no store was opened yet")
-
-
-class _Links:
-    """The links of this process by URL, without the links of the process that forked it.
-
-    A store that is away holds up its own users alone, and tells all that wait for it at once.
-    """
-
-    def __init__(self) -> None:
-        self._reset()
-        os.register_at_fork(after_in_child=self._reset)
-
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._places: dict[tuple[str, str], _Place] = {}
-
-    def acquire(self, url: str, options: dict[str, Any]) -> Link:
-        key = (url, repr(sorted(options.items())))
-        with self._lock:
-            place = self._places.setdefault(key, _Place())
-        failures = place.failures
-        with place.lock:
-            if place.link is None:
-                if place.failures != failures:
-                    raise place.error
-                try:
-                    place.link = Link(url, options)
-                except StoreError as error:
-                    place.failures, place.error = place.failures + 1, error
-                    raise
-            place.link.users += 1
-            return place.link
-
-    def release(self, link: Link) -> None:
-        with self._lock:
-            pairs = [(key, place) for key, place in self._places.items() if place.link is link]
-        for (url, _), place in pairs:
-            with place.lock:
-                link.users -= 1
-                # A store in memory would be lost with its last connection.
-                if not link.users and not url.startswith("memory:"):
-                    place.link = None
-                    link.close()
-
-
-_links = _Links()
+_links: Places[Link] = Places()
 
 
 def acquire(url: str, options: dict[str, Any]) -> Link:
     """Return the link of this process to a URL; raises StoreError and InvalidUrl."""
-    return _links.acquire(url, options)
+    with _links.of(url, options).opened(partial(Link, url, options)) as link:
+        link.users += 1
+        return link
 
 
 def release(link: Link) -> None:
     """Give a link back; the last who does closes it."""
-    _links.release(link)
+    place = _links.of(link.url, link.options)
+    with place.lock:
+        # The place of a process that was forked is empty.
+        if place.value is not link:
+            return
+        link.users -= 1
+        # A store in memory would be lost with its last connection.
+        if not link.users and not link.url.startswith("memory:"):
+            place.value = None
+            link.close()
