@@ -205,7 +205,7 @@ class Directory:
         return await finished(whole(self._delete(batch)))
 
     async def _delete(self, batch: Batch) -> int:
-        """Delete the queues of leased rows, but those that others must delete; return how many."""
+        """Delete the queues of leased rows, except the queues of others; return how many."""
         others, own = [], []
         for message in batch:
             is_queue = message.topic == QUEUES

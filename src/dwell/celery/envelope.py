@@ -56,7 +56,7 @@ class Parcel:
 
     ``task`` is the id of its task, or empty; ``turn`` counts the messages that the same task had
     before. Times are epoch milliseconds, or None. ``publish`` is the mark of the publish that made
-    it, empty if there is none; ``is_repeat`` tells that an earlier try of that may have put it.
+    it, or empty; ``is_repeat`` tells that an earlier try of that publish may have put it.
     ``copies`` is None for a message that was sent to the queue itself. ``is_dropped`` tells that
     the topic was full and dropped it.
     """
@@ -90,7 +90,7 @@ def message_id(task: str, turn: int) -> str:
 
 
 def is_used_once(id_: str) -> bool:
-    """Tell whether an id of a message is the one that Celery made for a task's first."""
+    """Tell whether Celery made an id of a message, for the first message of a task."""
     return _UUID.fullmatch(id_) is not None
 
 
@@ -134,7 +134,7 @@ def opened(message: Message) -> dict[str, Any]:
     found: dict[str, Any] = loads(message.body)
     properties = found["properties"]
     _check(found)
-    # Who forwards the message with its properties makes another.
+    # A consumer that forwards the message with its properties makes another.
     for name in (PUBLISH, UNSURE):
         properties.pop(name, None)
     properties["delivery_tag"] = message.receipt
@@ -170,12 +170,12 @@ def task_of(message: Message) -> str:
     try:
         return _task_of(loads(message.body))[0]
     except Exception:
-        # What a body makes its decoder raise may be anything, and is no reason to end a worker.
+        # The decoder may raise any error for a body, and none may end a worker.
         return ""
 
 
 def publish_of(message: Message) -> str:
-    """Return the mark of the publish that has put a message, empty if there is none."""
+    """Return the mark of the publish that has put a message, or an empty text."""
     try:
         return str(loads(message.body)["properties"].get(PUBLISH, ""))
     except Exception:

@@ -26,7 +26,7 @@ _EXTRA_BYTES = 512
 
 
 async def post(queue: Queue, parcels: Sequence[Parcel], max_attempts: int) -> list[tuple[str, str]]:
-    """Put parcels, those of each topic whatever the others say.
+    """Put parcels; an error of one topic leaves the parcels of others alone.
 
     Returns topics and what to log of them: that they dropped a message, as they are full, or
     refused a copy that is not needed, as it is another application's, or other queues took theirs.

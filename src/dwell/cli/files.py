@@ -29,7 +29,7 @@ LINES = ("ndjson", "jsonl")
 _MAX_FIELD_CHARS = 2**30
 #: The most lines that are left with a record that is no CSV.
 _MOST_SKIPPED = 1_000
-#: Quotes in a row, and those that close a field: in pairs they are quotes of its text.
+#: Quotes in a row, and quotes that close a field: pairs of quotes belong to its text.
 _QUOTES, _CLOSES = re.compile('"+'), re.compile(r'(?<!")"(?:"")*(?=,|\s*$)')
 
 
@@ -144,7 +144,7 @@ def _csv_records(file: TextIO) -> Iterator[list[str] | str]:
 
 
 class _Lines:
-    """The lines of a file, of which ``read`` has those since a record began."""
+    """The lines of a file; ``read`` has the lines since a record began."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

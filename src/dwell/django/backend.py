@@ -97,7 +97,7 @@ class DwellBackend(BaseTaskBackend):
         """Put a task, or have it put when the transaction commits.
 
         Raises InvalidTask, TypeError for arguments that JSON lacks, InvalidInput for a task that is
-        too large or too far away, TopicFull for one that the queue refuses or drops, and
+        too large or too far away, TopicFull for a task that its queue refuses or drops, and
         StoreError. When a transaction commits, a task that its queue refuses is logged, as is one
         over a quota, and the others are put; another StoreError is raised.
         """

@@ -31,7 +31,7 @@ class Executor(CountsFailures):
         self._backend = backend
         self._worker = worker
         self._name = name
-        #: When the tasks that run were begun, by receipt.
+        #: The start times of the tasks that run, by receipt.
         self._begun: dict[str | None, int] = {}
 
     def __call__(self, message: Message) -> bytes:

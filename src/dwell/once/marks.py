@@ -63,7 +63,7 @@ def once(
     """
     name, place = _checked(table), _place(connection)
     # The time is odd until the last change before the commit, so that a mark of a block that has
-    # committed by itself differs from one that was committed here, when an interrupt comes.
+    # committed by itself differs from a mark committed here, when an interrupt comes.
     values = (message.topic, message.id if key is None else key, time.time_ns() // 1_000_000 | 1)
     with _alone(connection):
         marked = 0

@@ -111,7 +111,7 @@ class SaidSource(Source, Protocol):
 
 @runtime_checkable
 class ForgetfulSource(Source, Protocol):
-    """A source without lanes that has a record no more when it is done.
+    """A source without lanes that no longer has a record when it is done.
 
     So its records become dead letters only if the letter has all of the record.
     """

@@ -50,7 +50,7 @@ class Tally:
     def is_unkept(self, origin: str) -> bool:
         """Count a record that stays in the source; tell whether it is new.
 
-        Another relay's life, and one that is delivered under another name, count it again.
+        Another run of the relay, or a delivery under another name, counts it again.
         """
         if origin in self._unkept:
             return False

@@ -41,7 +41,7 @@ Place = tuple[Any, ...]
 
 
 class PassedOver(NamedTuple):
-    """Rows that are not selected: those of some topics, as named in the table, and the first ones.
+    """Rows that are not selected: all of some topics, as named in the table, and the first rows.
 
     ``to_seq`` is the number of the last of these.
     """
@@ -71,7 +71,7 @@ class Pass:
             self._to_seq, self._ends_s = _BEFORE_ALL, 0.0
         if self._to_seq == _BEFORE_ALL:
             self._began_s = now_s
-        # The rows of a topic keep their order: none leaves before one that was left behind.
+        # The rows of a topic keep their order: none leaves before a row that was left behind.
         self._topics = {
             topic: (until_s, seq)
             for topic, (until_s, seq) in self._topics.items()
@@ -88,7 +88,7 @@ class Pass:
             self._topics[topic] = (now_s + _REST_S, first)
 
     def turn_back(self, now_s: float) -> None:
-        """Note that rows could be held, or that there are no more: the pass ends before long."""
+        """Note that rows could be held, or that no rows are left: the pass ends before long."""
         if self._to_seq != _BEFORE_ALL and not self._ends_s:
             self._ends_s = now_s + max(_REST_S, now_s - self._began_s)
 
@@ -204,7 +204,7 @@ class OutboxSource:
         record.show()
 
     async def leave(self, records: Sequence[Record]) -> None:
-        """Leave rows where they are, as those that cannot be held now."""
+        """Leave rows where they are, like rows that cannot be held now."""
         await self.defer(records)
 
     def comes_again(self, record: Record) -> bool:

@@ -53,7 +53,7 @@ def _cut(column: str, most_bytes: int = MOST_TEXT_CHARS) -> str:
     return f"CASE WHEN length({whole}) > {most_bytes} THEN {first} ELSE {whole} END"
 
 
-# What is no number is compared as bytes, too.
+# A due that is not a number is compared as bytes, too.
 _DUE = f"CASE WHEN typeof(due_ms) IN ('text', 'blob') THEN {_cut('due_ms')} ELSE due_ms END"
 
 

@@ -137,7 +137,7 @@ def read(data: bytes) -> Properties | None:
 def lasting(found: Properties) -> Properties:
     """Return what of the properties that a record keeps is the same each time it is read.
 
-    A message without an id gets another one each time, and the entry of one that has expired has
+    A message without an id gets another one each time, and the entry of an expired message has
     the time of the reading.
     """
     typed = {name: value for name, value in found.typed.items() if name != _DEATH}
