@@ -9,7 +9,7 @@ import pytest
 from dwell.message import MAX_BATCH_MESSAGES
 from dwell.server.http.body import _LARGE_BYTES, Body
 from dwell.server.http.media import Media
-from dwell.server.http.rows import rows_of
+from tests.http.newrows import rows_of
 
 
 def body_of(data, part_bytes):

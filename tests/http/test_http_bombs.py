@@ -4,6 +4,7 @@ import asyncio
 import struct
 import tracemalloc
 
+import msgspec
 import pyarrow as pa
 import pytest
 from msgspec import inspect
@@ -13,8 +14,8 @@ from dwell.message import MAX_BATCH_MESSAGES
 from dwell.server.http import call, elements, messageheaders
 from dwell.server.http.api import ENDPOINTS
 from dwell.server.http.media import Media
+from dwell.server.http.newrows import MAX_MESSAGE_BYTES, rows_in_turns
 from dwell.server.http.putrows import bodies_of
-from dwell.server.http.rows import rows_of
 from dwell.server.http.schemas.requests import (
     FindRequest,
     GetRequest,
@@ -23,9 +24,12 @@ from dwell.server.http.schemas.requests import (
 )
 from dwell.server.http.tables import table_of
 from dwell.wire.columns import PutColumns, ReceiptColumns
+from tests.http.newrows import rows_of
 from tests.http.test_http_api import calling
 
 _MANY = 2_000_000
+#: More than one message may be long, as it is written.
+_LONG = b"7" * (MAX_MESSAGE_BYTES + 1)
 
 
 def grown(call) -> int:
@@ -72,6 +76,40 @@ def test_a_full_batch_is_read(form, begin, one, between, end):
     assert len(rows_of(b'{"body":[' + b"{}," * _MANY + b"{}]}", Media.JSON)) == 1
 
 
+@pytest.mark.parametrize("form", [Media.JSON, Media.MSGPACK, Media.NDJSON])
+async def test_many_bytes_are_read_in_turns(form):
+    row = {"body": "x" * 3000}
+    if form is Media.NDJSON:
+        data = msgspec.json.Encoder().encode_lines([row] * MAX_BATCH_MESSAGES)
+    else:
+        encode = msgspec.json.encode if form is Media.JSON else msgspec.msgpack.encode
+        data = encode([row] * MAX_BATCH_MESSAGES)
+    reading, turns = asyncio.ensure_future(rows_in_turns(data, form)), 0
+    while not reading.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(await reading) == MAX_BATCH_MESSAGES
+    assert turns > len(data) / 2**18
+
+
+@pytest.mark.parametrize(
+    ("form", "data", "where"),
+    [
+        (Media.JSON, b'{"body":"' + _LONG + b'"}', "messages[0]"),
+        (Media.JSON, b'[{},{"body":"' + _LONG + b'"},{}]', "messages[1]"),
+        (Media.JSON, b'[{},{"body":[' + b"1," * len(_LONG) + b"1]}]", "messages[1]"),
+        (Media.MSGPACK, b"\x81\xa4body\xc6" + struct.pack(">I", len(_LONG)) + _LONG, "messages[0]"),
+        (Media.MSGPACK, b"\x92\x80\xdd" + struct.pack(">I", len(_LONG)) + _LONG, "messages[1]"),
+        (Media.NDJSON, b'{}\n{"body":"' + _LONG + b'"}\n{}\n', "line 2"),
+    ],
+)
+def test_a_message_that_is_too_long_is_named_and_not_read(form, data, where):
+    with pytest.raises(BatchTooLarge) as refusal:
+        rows_of(data, form)
+    assert str(refusal.value).startswith(f"{where}: got ")
+    assert f"expected at most {MAX_MESSAGE_BYTES} of one message" in str(refusal.value)
+
+
 @pytest.mark.parametrize("key", ["ARROW:experimental_compression", "arrow:Body_COMPRESSION"])
 def test_arrow_says_in_no_spelling_that_it_is_compressed(key):
     size = 64 << 20
@@ -115,7 +153,8 @@ def test_columns_of_arrow_are_refused_before_any_record_batch_is_read(kinds, ref
     "one", [b'{"body":"%b"}' % (rb"\n" * 1500), b'{"body":[%b1]}' % (b"1," * 1500)]
 )
 async def test_bodies_are_read_in_turns_and_no_more_than_a_batch_may_have(one):
-    rows, turns = rows_of(b"[" + b",".join([one] * MAX_BATCH_MESSAGES) + b"]", Media.JSON), 0
+    data, turns = b"[" + b",".join([one] * MAX_BATCH_MESSAGES) + b"]", 0
+    rows = await rows_in_turns(data, Media.JSON)
     reading = asyncio.ensure_future(bodies_of(rows))
     while not reading.done():
         turns += 1

@@ -11,8 +11,8 @@ from dwell.message import MAX_HEADERS, MAX_HEADERS_BYTES
 from dwell.server.http import messageheaders as headers_module
 from dwell.server.http.media import Media
 from dwell.server.http.putrows import headers_of
-from dwell.server.http.rows import rows_of
 from dwell.server.http.schemas.requests import CancelRequest
+from tests.http.newrows import rows_of
 from tests.http.test_http_api import ARROW, MSGPACK, NDJSON, calling, stream_of
 
 PATH = "/v1/topics/t/messages"

@@ -1,6 +1,7 @@
 """Rows of a put: what they say column by column is what they say one by one."""
 
 import asyncio
+import json
 
 import msgspec
 import numpy as np
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from dwell.batch.puts import Puts
 from dwell.errors import InvalidInput
+from dwell.server.http import newrows
 from dwell.server.http.media import Media
 from dwell.server.http.putrows import Times, bodies_of, in_columns, one_by_one
-from dwell.server.http.rows import rows_of
+from tests.http.newrows import rows_of
 
 TIMES = Times(1_800_000_000_000, (1_000, 60_000))
 
@@ -75,6 +77,61 @@ def test_columns_say_what_rows_say(written):
     for name in ("bodies", "ids", "extras"):
         ours, theirs = getattr(found, name), getattr(expected, name)
         assert (ours and list(ours)) == (theirs and list(theirs)), name
+
+
+def read(data, form):
+    """Return what the messages of a body say, or that it is refused."""
+    try:
+        rows = rows_of(data, form)
+    except InvalidInput:
+        return None
+    fields = msgspec.structs.asdict
+    return [
+        {name: bytes(v) if isinstance(v, msgspec.Raw) else v for name, v in fields(row).items()}
+        for row in rows
+    ]
+
+
+#: What may stand in a body where a sign is put that does not belong there.
+_SIGNS = (b"", b",", b"]", b"[", b"{", b"}", b'"', b"\\", b" ", b"\n", b"\x80", b"\xff", b"\x91")
+
+
+@given(some_rows(), st.data())
+@pytest.mark.parametrize("form", [Media.JSON, Media.MSGPACK])
+def test_messages_read_one_by_one_are_those_read_at_once(form, written, data):
+    if form is Media.JSON:
+        body = json.dumps(written, indent=data.draw(st.sampled_from([None, 1]))).encode()
+    else:
+        body = msgspec.msgpack.encode(written)
+    begin = data.draw(st.integers(0, len(body)))
+    end = data.draw(st.integers(begin, min(begin + 2, len(body))))
+    body = body[:begin] + data.draw(st.sampled_from(_SIGNS)) + body[end:]
+    expected = read(body, form)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(newrows, "AT_ONCE_BYTES", -1)
+        assert read(body, form) == expected, body
+
+
+@pytest.mark.parametrize(
+    ("form", "data", "refusal"),
+    [
+        (Media.JSON, b'[{"body":1},{"body":2,"priority":"x"}]', "messages[1]: Expected `int"),
+        (Media.JSON, b'[{"body":1},{"body":2]', "messages[1]: JSON is malformed"),
+        (Media.JSON, b'[{"body":1},{"body":2}', "messages[1]: JSON is malformed"),
+        (Media.JSON, b'[{"body":1}] 5', "body: JSON is malformed: trailing characters (byte 13)"),
+        (Media.JSON, b'[{"body":1},]', "messages[1]: JSON is malformed"),
+        (Media.JSON, b'[{"body":1},5]', "messages[1]: Expected `object`, got `int`"),
+        (Media.JSON, b'[{"body":1},{"bode":1}]', "messages[1]: Object contains unknown field"),
+        (Media.JSON, b'[{"body":"\xff"}]', "messages[0]: 'utf-8' codec"),
+        (Media.MSGPACK, b"\x92\x80", "messages[1]: Input data was truncated"),
+        (Media.MSGPACK, b"\x91\x80\x80", "body: MessagePack is malformed: trailing characters"),
+    ],
+)
+def test_a_bad_message_of_many_bytes_is_named(form, data, refusal, monkeypatch):
+    monkeypatch.setattr(newrows, "AT_ONCE_BYTES", -1)
+    with pytest.raises(InvalidInput) as raised:
+        rows_of(data, form)
+    assert str(raised.value).startswith(refusal)
 
 
 @pytest.mark.parametrize("name", sorted(FIELDS.keys() - {"headers"}))

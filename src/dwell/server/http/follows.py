@@ -10,9 +10,9 @@ from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.message import U64, Result
 from dwell.server.http.call import Call
+from dwell.server.http.newrows import rows_in_turns
 from dwell.server.http.putrows import row_alone
 from dwell.server.http.puts import puts_of_columns
-from dwell.server.http.rows import rows_in_turns
 from dwell.server.http.schemas.requests import AckRequest
 from dwell.server.tokens import Right
 from dwell.wire.columns import ReceiptColumns

@@ -29,8 +29,8 @@ from dwell.server.http.answer import Answer
 from dwell.server.http.body import Data
 from dwell.server.http.call import Call, decoded
 from dwell.server.http.media import Media
+from dwell.server.http.newrows import rows_in_turns
 from dwell.server.http.putrows import put_rows
-from dwell.server.http.rows import rows_in_turns
 from dwell.server.http.schemas.answers import PutResult, PutResults
 from dwell.server.http.schemas.requests import PutQuery
 from dwell.server.parts import in_turns
