@@ -10,7 +10,7 @@ import dwell
 from dwell.clock import RealClock
 from dwell.message import State
 from dwell.queue import lookback
-from dwell.server import window
+from dwell.server import waited, window
 from dwell.server.board import board, fairlock, shared
 from dwell.server.board.board import Board, Look
 from dwell.server.http import filters, histories, paging, watch
@@ -560,7 +560,7 @@ async def _waiting(queue, counts):
 
 async def test_the_topics_with_most_takers_are_named_and_the_others_summed(monkeypatch):
     monkeypatch.setattr(board, "MOST_WAITING", 2)
-    monkeypatch.setattr(board, "_AT_ONCE", 1)
+    monkeypatch.setattr(waited, "_AT_ONCE", 1)
     counts = {"t.a": 1, "t.b": 3, "t.c": 1, "t.d": 2, "u": 4}
     async with calling() as caller, _waiting(caller.server.queue, counts):
         found = await caller.get("/v1/holders?prefixes=t.")
@@ -583,7 +583,9 @@ async def test_who_holds_what_is_written_once_for_all_who_watch(monkeypatch):
             assert await shown.holders(("",)) is first
 
 
-@pytest.mark.parametrize("path", ["/v1/holders", "/v1/events?position=0"])
+@pytest.mark.parametrize(
+    "path", ["/v1/holders", "/v1/events?position=0", "/v1/topics/t/results/unknown"]
+)
 async def test_what_may_be_long_counts_among_answers_that_are_not_sent(path, monkeypatch):
     monkeypatch.setattr(window, "PATIENCE_S", 0.05)
     async with calling() as caller:

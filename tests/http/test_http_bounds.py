@@ -15,7 +15,7 @@ from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
 from dwell.queue import Queue
-from dwell.server import inflight, window
+from dwell.server import inflight, waited, window
 from dwell.server.http import call, encoding, metrics, watch
 from dwell.server.http.paging import MOST_TOPICS
 from dwell.server.inflight import InFlight
@@ -120,7 +120,7 @@ async def test_a_stream_keeps_nothing_of_its_body():
         body = b'{"topics":"t"' + b" " * 1_000_000 + b"}"
         await wire.send(request("POST", "/v1/push", body))
         await wire.reader.readuntil(b"event: stream")
-        assert server.service.in_flight.size_bytes == 0
+        assert server.service.in_flight.size_bytes == inflight.WAITING_TOPIC_BYTES
         calls = [one for one in gc.get_objects() if type(one) is call.Call]
         # Those of other tests may be garbage that is not collected yet.
         (kept,) = [one for one in calls if one.service is server.service]
@@ -165,6 +165,20 @@ async def test_a_wait_counts_what_it_keeps_for_each_topic():
         assert "expected at most 1000" in answer.value["detail"]
         ask["wait_ms"] = 0
         assert (await other.ask(request("POST", "/v1/take", ask))).status == 200
+
+
+async def test_a_stream_counts_what_it_keeps_for_each_topic():
+    async with served() as server:
+        wire, in_flight = await Wire.open(server), server.service.in_flight
+        ask = request("POST", "/v1/push", {"topics": [f"t{n}" for n in range(1000)], "credit": 1})
+        await wire.send(ask)
+        await wire.reader.readuntil(b"event: stream")
+        kept_bytes = in_flight.size_bytes
+        assert kept_bytes >= 1000 * inflight.WAITING_TOPIC_BYTES
+        in_flight.most_bytes = 2 * kept_bytes - 1
+        assert (await (await Wire.open(server)).ask(ask)).status == 429
+        wire.close()
+        await until_async(lambda: not in_flight.size_bytes)
 
 
 # --- out --------------------------------------------------------------------------------------
@@ -289,6 +303,45 @@ async def test_metrics_name_the_largest_topics_and_sum_the_others(monkeypatch):
         }
         assert ready == {"t5": 6, "t4": 5, "t3": 4, "(others)": 6}
         assert told.count("# TYPE dwell_messages gauge") == 1
+
+
+async def test_metrics_are_written_some_lines_at_a_time(monkeypatch):
+    async with served() as server:
+        for at in range(20):
+            await server.queue.put_many(f"t{at}", ["x"] * (at + 1))
+        wire, texts, lines = await Wire.open(server), [], metrics._LINES
+        generate = metrics.generate_latest
+        monkeypatch.setattr(metrics, "generate_latest", lambda one: written(generate(one)))
+        written_lines = []
+
+        def written(text):
+            written_lines.append(text.count(b"\n"))
+            return text
+
+        for most in (lines, 7):
+            monkeypatch.setattr(metrics, "_LINES", most)
+            written_lines.clear()
+            text = (await wire.ask(request("GET", "/metrics"))).data.decode()
+            assert max(written_lines) == (82 if most == lines else 9)
+            texts.append([line for line in text.splitlines() if "dwell_messages" in line])
+        assert texts[0] == texts[1]
+
+
+async def test_metrics_name_the_topics_with_most_takers_and_sum_the_others(monkeypatch):
+    monkeypatch.setattr(metrics, "MOST_TOPICS", 2)
+    monkeypatch.setattr(waited, "_AT_ONCE", 1)
+    async with served() as server:
+        names = [*["a"] * 3, *["b"] * 2, "c", "d"]
+        takes = [asyncio.ensure_future(server.queue.take(name, wait=60)) for name in names]
+        await until_async(lambda: sum(server.queue.waiting.values()) == len(names))
+        text = (await (await Wire.open(server)).ask(request("GET", "/metrics"))).data.decode()
+        found = [line for line in text.splitlines() if line.startswith("dwell_waiting_takers{")]
+        assert sorted(found) == [
+            f'dwell_waiting_takers{{topic="{name}"}} {count}'
+            for name, count in (("(others)", 2.0), ("a", 3.0), ("b", 2.0))
+        ]
+        for take in takes:
+            take.cancel()
 
 
 async def test_lists_of_topics_come_page_by_page_in_order():

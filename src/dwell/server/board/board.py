@@ -4,14 +4,12 @@ Its cost does not depend on the number of viewers, and is at most a few hundredt
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from heapq import nlargest
 from typing import Any, TypeAlias
 
 import msgspec
 
-from dwell.batch.prefixes import Prefixes
 from dwell.batch.spans import Spans
 from dwell.batch.stats import Holder, Stats, TopicStats
 from dwell.message import I64, Kind, TopicSettings
@@ -19,6 +17,7 @@ from dwell.queue import Queue
 from dwell.server.board.recent import NOTHING, Lately, lately
 from dwell.server.board.shared import Shared, SharedBy
 from dwell.server.sorting import in_order
+from dwell.server.waited import Waited, most_waited
 
 #: How many holders are known at most.
 MOST_HOLDERS = 1000
@@ -92,10 +91,6 @@ class HoldersAnswer(msgspec.Struct):
     waiting_others: int = 0
 
 
-#: How many takers wait on which topics, and on all others together.
-Waiting: TypeAlias = tuple[dict[str, int], int]
-
-
 class Look(msgspec.Struct, frozen=True):
     """The view of a caller: prefixes and a part of the names, the order, and the page."""
 
@@ -121,7 +116,7 @@ class Board:
         self._lately: Shared[dict[str, Lately]] = Shared(partial(lately, queue), _RECENT_S)
         self._oldest: Shared[dict[str, int]] = Shared(queue.oldest_ready, _PASS_S)
         self._holders: SharedBy[tuple[str, ...], list[Holder]] = SharedBy(self._held, _PASS_S)
-        self._waiting: SharedBy[tuple[str, ...], Waiting] = SharedBy(self._parked, _WAITING_S)
+        self._waiting: SharedBy[tuple[str, ...], Waited] = SharedBy(self._parked, _WAITING_S)
         self._settings: SharedBy[str, TopicSettings] = SharedBy(
             queue.settings, _SETTINGS_S, most_kept=_MOST_SETTINGS
         )
@@ -129,7 +124,7 @@ class Board:
         self._rows: Shared[list[TopicRow]] = Shared(self._made, _COUNTS_S, _ROWS_PART)
         self._shown: SharedBy[Look, Overview] = SharedBy(self._part, _SHOWN_S, _SHOWN_PART)
         self._told: dict[Look, tuple[Overview, msgspec.Raw]] = {}
-        self._held_told: dict[tuple[str, ...], tuple[list[Holder], Waiting, msgspec.Raw]] = {}
+        self._held_told: dict[tuple[str, ...], tuple[list[Holder], Waited, msgspec.Raw]] = {}
         #: How many streams show it.
         self.watchers = 0
 
@@ -169,24 +164,12 @@ class Board:
             told = self._held_told[prefixes] = held, waiting, data
         return told[2]
 
-    async def waiting(self, prefixes: tuple[str, ...], whose: str = "") -> Waiting:
+    async def waiting(self, prefixes: tuple[str, ...], whose: str = "") -> Waited:
         """Return how many takers wait on which topics, those with most, and on all others."""
         return await self._waiting.get(prefixes, whose)
 
-    async def _parked(self, prefixes: tuple[str, ...]) -> Waiting:
-        waiting, covered = self._queue.waiting, Prefixes(prefixes)
-        names, found, total = list(waiting), list[tuple[int, str]](), 0
-        for at in range(0, len(names), _AT_ONCE):
-            some = [
-                (waiting.get(name, 0), name)
-                for name in names[at : at + _AT_ONCE]
-                if covered.cover(name)
-            ]
-            total += sum(count for count, _ in some)
-            found = nlargest(MOST_WAITING, (*found, *some))
-            await asyncio.sleep(0)
-        shown = {name: count for count, name in found if count}
-        return shown, total - sum(shown.values())
+    def _parked(self, prefixes: tuple[str, ...]) -> Coroutine[Any, Any, Waited]:
+        return most_waited(self._queue.waiting, MOST_WAITING, prefixes)
 
     def _held(self, prefixes: tuple[str, ...]) -> Any:
         return self._queue.holders(MOST_HOLDERS, prefixes=prefixes)

@@ -226,10 +226,15 @@ class Call:
         The memory that it holds for each of its topics stays counted as in flight.
         """
         self.check_waiting(len(self.waits))
+        with self.keeping_topics(topics), self._in_flight.left():
+            yield
+
+    @contextmanager
+    def keeping_topics(self, topics: int) -> Iterator[None]:
+        """Count the memory of a wait on topics, for the length of a block; raises ServerBusy."""
         kept_bytes = self._in_flight.keep_topics(topics)
         try:
-            with self._in_flight.left():
-                yield
+            yield
         finally:
             self._in_flight.leave(kept_bytes, 0)
 

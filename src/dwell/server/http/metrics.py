@@ -6,7 +6,7 @@ Messages that wait for their due are ``parked``. The age of ready messages that 
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from heapq import nlargest
 from itertools import chain, repeat
 from operator import itemgetter
@@ -26,6 +26,7 @@ from dwell.prometheus import histogram_family
 from dwell.queue import Queue
 from dwell.server.parts import in_turns
 from dwell.server.service import Service
+from dwell.server.waited import most_waited
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -33,6 +34,8 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 #: have.
 MOST_TOPICS = 1000
 OTHERS = "(others)"
+#: How many lines are written before other tasks run.
+_LINES = 500
 
 _STATES = ("delayed", "ready", "leased", "dead")
 
@@ -48,12 +51,23 @@ async def exposition(service: Service, waiting: int) -> bytes:
     with contextlib.suppress(StoreError):
         condition = await service.queue.store.condition()
     topics = await _shown(stats.topics)
-    figures = _Figures(service, topics, stats.totals, oldest, waiting, condition)
-    parts = []
+    takers, others = await most_waited(service.queue.waiting, MOST_TOPICS)
+    takers |= {OTHERS: others} if others else {}
+    figures = _Figures(service, topics, stats.totals, oldest, takers, waiting, condition)
+    parts = list[bytes]()
     for metric in chain(figures.collect(), ProcessCollector(registry=None).collect()):
-        parts.append(generate_latest(_Alone(metric)))
-        await asyncio.sleep(0)
+        parts += [part async for part in _written(metric)]
     return b"".join(parts)
+
+
+async def _written(metric: Metric) -> AsyncIterator[bytes]:
+    """Yield the text of a figure, some lines at a time; what it is stands before the first."""
+    samples = metric.samples
+    for at in range(0, max(len(samples), 1), _LINES):
+        metric.samples = samples[at : at + _LINES]
+        text = generate_latest(_Alone(metric))
+        yield text.split(b"\n", 2)[2] if at else text
+        await asyncio.sleep(0)
 
 
 async def _shown(topics: dict[str, TopicStats]) -> dict[str, TopicStats]:
@@ -72,14 +86,12 @@ async def _shown(topics: dict[str, TopicStats]) -> dict[str, TopicStats]:
     return shown
 
 
-def _largest(
-    found: Mapping[str, float], joined: Callable[[Iterable[float]], float]
-) -> Mapping[str, float]:
-    """Return a figure of each topic; of very many the largest, and one for all others."""
+def _largest(found: Mapping[str, float]) -> Mapping[str, float]:
+    """Return a figure of each topic; of very many the largest, and the largest of all others."""
     if len(found) <= MOST_TOPICS:
         return found
     shown = dict(nlargest(MOST_TOPICS, found.items(), key=itemgetter(1)))
-    return {**shown, OTHERS: joined(value for name, value in found.items() if name not in shown)}
+    return {**shown, OTHERS: max(value for name, value in found.items() if name not in shown)}
 
 
 class _Alone(Collector):
@@ -112,6 +124,7 @@ class _Figures(Collector):
         topics: dict[str, TopicStats],
         totals: dict[str, int],
         oldest: dict[str, float],
+        takers: dict[str, int],
         waiting: int,
         condition: dict[str, int | str],
     ) -> None:
@@ -119,6 +132,7 @@ class _Figures(Collector):
         self._topics = topics
         self._totals = totals
         self._oldest = oldest
+        self._waiting_takers = takers
         self._waiting = waiting
         self._condition = condition
 
@@ -153,7 +167,7 @@ class _Figures(Collector):
             "For how long the message that waits longest for a taker has been due.",
             labels=("topic",),
         )
-        for topic, age in _largest(self._oldest, max).items():
+        for topic, age in _largest(self._oldest).items():
             oldest.add_metric((topic,), age)
         yield oldest
         events = CounterMetricFamily(
@@ -167,7 +181,7 @@ class _Figures(Collector):
         takers = GaugeMetricFamily(
             "dwell_waiting_takers", "Takers that wait for a message, by topic.", labels=("topic",)
         )
-        for topic, count in _largest(self._service.queue.waiting, sum).items():
+        for topic, count in self._waiting_takers.items():
             takers.add_metric((topic,), count)
         yield takers
 

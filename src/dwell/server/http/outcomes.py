@@ -6,6 +6,7 @@ from dwell.batch.outcome import GONE, Outcome
 from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.given.values import Millis
+from dwell.message import MAX_BODY_BYTES
 from dwell.server.http.answer import Answer
 from dwell.server.http.bodies import check_written, unpacked
 from dwell.server.http.call import Call
@@ -14,6 +15,9 @@ from dwell.server.http.schemas.answers import OutcomeAnswer
 from dwell.server.http.schemas.requests import MOST_WAIT_MS, AckRequest, ResultQuery
 from dwell.server.http.spans import span
 from dwell.wire.rows import from_base64, text_fields
+
+#: A result may be as large as a body, and is copied into the answer.
+_MOST_BYTES = 2 * MAX_BODY_BYTES
 
 
 async def result(call: Call) -> Answer:
@@ -26,8 +30,10 @@ async def result(call: Call) -> Answer:
     values.any_id(id_)
     wait = span(_Wait(ask.wait, ask.wait_ms or None), "wait") or 0
     wait_ms = values.delay_ms(wait, "wait", MOST_WAIT_MS)
+    await call.reserve_answer(_MOST_BYTES)
     found = await call.queue.result(topic, id_)
     if wait_ms and not found.is_over and found.state != "unknown":
+        call.release_answer()
         with call.waiting(1):
             work = call.queue.result(topic, id_, wait=Millis(wait_ms))
             waited = await call.waits.wait(call.delivery, work, call.check_again)
@@ -35,7 +41,7 @@ async def result(call: Call) -> Answer:
         # The first look found the message.
         found = GONE if found.state == "unknown" else found
         call.check_again()
-    await call.reserve_answer(2 * len(found.result or b"") + 256)
+        await call.reserve_answer(2 * len(found.result or b"") + 256, is_held=True)
     return call.made_answer(_answer(call, found))
 
 

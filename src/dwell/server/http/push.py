@@ -40,7 +40,7 @@ async def push(call: Call) -> Answer:
     check_waiting_topics(topics)
     call.allow(topics)
     call.check_waiting(len(call.waits) + len(call.waits.streams))
-    with call.stream():
+    with call.stream(), call.keeping_topics(len(topics)):
         pass
     name, stream = secrets.token_hex(16), Stream(ask.credit)
     lease = values.Millis(ask.lease_ms) if ask.lease_ms else None
@@ -49,16 +49,21 @@ async def push(call: Call) -> Answer:
     answer.headers["cache-control"] = "no-store"
     # nginx would buffer the events until a buffer is full.
     answer.headers["x-accel-buffering"] = "no"
-    answer.parts = counted(call, _events(call, topics, take, name, stream))
+    events = _events(call, topics, take, name, stream)
+    answer.parts = counted(call, events, len(topics))
     return answer
 
 
-async def counted(call: Call, events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+async def counted(
+    call: Call, events: AsyncGenerator[bytes], topics: int = 0
+) -> AsyncIterator[bytes]:
     """Yield events, and count their stream among the waiting streams of the caller's token.
 
-    If other streams have reached the limit since the request was admitted, there are no events.
+    ``topics`` is how many topics it waits on. If other streams have reached a limit since the
+    request was admitted, there are no events.
     """
-    with contextlib.suppress(ServerBusy), call.stream(), call.streaming():
+    kept = call.keeping_topics(topics)
+    with contextlib.suppress(ServerBusy), call.stream(), call.streaming(), kept:
         async with contextlib.aclosing(events):
             async for event in events:
                 yield event
