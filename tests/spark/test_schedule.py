@@ -200,6 +200,42 @@ def test_bad_rows_are_named_or_set_aside(spark, queue, run, csv, tmp_path):
     assert run(csv, **delays, topic="bad2").endswith(", 1 bad")
 
 
+IMPOSSIBLE = {
+    # an id, a due that no message can have, and what is expected in its place
+    "0": (NINE_MS * 1_000_000, "a time from 1970 to"),
+    "1": (2**63 - 1, "a time from 1970 to"),
+    "2": (-1, "a time from 1970 to"),
+    "3": (NINE_MS // 1000, "milliseconds: those are seconds"),
+}
+
+
+@pytest.mark.parametrize("given", [{}, {"pace": "50000/s"}, {"spread": "30d"}])
+def test_a_due_out_of_range_is_set_aside_before_anything_is_computed_with_it(
+    spark, queue, run, csv, tmp_path, given
+):
+    topic = f"far-{''.join(given)}"
+    whens = " ".join(f"WHEN '{id_}' THEN {due}" for id_, (due, _) in IMPOSSIBLE.items())
+    given = {"due": f"CASE id {whens} ELSE {NINE_MS} END", "topic": topic, **given}
+    assert run(csv, **given, bad_rows=str(tmp_path / "bad")) == "90 rows; 86 created, 0 kept, 4 bad"
+    reasons = {row.id: row.reason for row in spark.read.parquet(str(tmp_path / "bad")).collect()}
+    assert set(reasons) == set(IMPOSSIBLE)
+    for id_, (due, allowed) in IMPOSSIBLE.items():
+        assert reasons[id_].startswith(f"due: got '{due}', expected {allowed}")
+    assert not dues(queue, topic).keys() & IMPOSSIBLE.keys()
+
+
+def test_a_sentinel_timestamp_is_named_where_a_pace_is_given(run, csv):
+    due = "if(id = '7', timestamp '9999-12-31', at)"
+    with pytest.raises(Exception, match="due: got '9999-12-31 00:00:00', expected a time from"):
+        run(csv, due=due, topic="sentinel", pace="50000/s")
+
+
+def test_a_delay_of_whole_seconds_may_have_a_narrow_type(queue, run, csv):
+    line = run(csv, delay="3000000", start=NINE, topic="narrow")
+    assert line == "90 rows; 90 created, 0 kept, 0 bad"
+    assert set(dues(queue, "narrow").values()) == {NINE_MS + 3_000_000_000}
+
+
 FAILING = {
     # an option, and SQL that fails in the row with the id 7 and in no other
     "id": "if(id = '7', raise_error('no'), id)",

@@ -16,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dwell.errors import InvalidInput, InvalidSettings
 from dwell.given import values
+from dwell.message import MAX_DELAY_MS
 from dwell.spark.pipelines import decision, expressions, pace, sink
 from dwell.spark.pipelines.command import main
 from dwell.spark.rows import REFUSED
@@ -210,8 +211,9 @@ def messages(rows: DataFrame, settings: ScheduleSettings) -> DataFrame:
         columns["priority"] = column("priority", settings.priority).cast("bigint")
     if settings.headers is not None:
         columns["headers"] = column("headers", settings.headers).cast("map<string,string>")
-    columns["due"] = _due_ms(rows, settings)
-    columns[REFUSED] = _refused(rows, settings, columns["due"])
+    due_ms = _due_ms(rows, settings)
+    columns["due"] = _possible(due_ms)
+    columns[REFUSED] = _refused(rows, settings, due_ms)
     made = expressions.selected(rows, columns, trying=settings.bad_rows is not None)
     made = made.withColumn("due", F.col("due") + pace.jitter_ms(F.col("id"), settings.spread))
     return pace.paced(made, "due", pace.pace(settings.pace), [F.col("id")])
@@ -228,18 +230,43 @@ def _due_ms(rows: DataFrame, settings: ScheduleSettings) -> Column:
     return F.lit(pace.now_ms() if start_ms is None else start_ms) + _delay_ms(rows, delay)
 
 
+def _possible(due_ms: Column) -> Column:
+    """Return a due; null if no message can have it.
+
+    Spread and pace calculate with dues: one that is out of range would overflow there and end the
+    run, and seconds would become a due that is only in the past.
+    """
+    return F.when(_is_in_range(due_ms) & ~_is_seconds(due_ms), due_ms)
+
+
+def _is_in_range(due_ms: Column) -> Column:
+    return due_ms.between(0, pace.now_ms() + MAX_DELAY_MS)
+
+
+def _is_seconds(due_ms: Column) -> Column:
+    return due_ms.between(values.SECONDS.start, values.SECONDS.stop - 1)
+
+
 def _refused(rows: DataFrame, settings: ScheduleSettings, due_ms: Column) -> Column:
     """Return why a row has an invalid due; null if it is valid or absent."""
     name, text = ("delay", settings.delay) if settings.due is None else ("due", settings.due)
     given = expressions.column(rows, name, text or "").cast("string")
+
+    def said(allowed: str) -> Column:
+        return F.concat(F.lit(f"{name}: got '"), given, F.lit(f"', expected {allowed}"))
+
     forms = "a span" if name == "delay" else "a timestamp, or epoch milliseconds"
-    said = F.concat(F.lit(f"{name}: got '"), given, F.lit(f"', expected {forms}"))
-    return F.when(due_ms.isNull(), said)
+    return (
+        F.when(due_ms.isNull(), said(forms))
+        .when(_is_seconds(due_ms), said("milliseconds: those are seconds"))
+        .when(~_is_in_range(due_ms), said(f"a time from 1970 to {MAX_DELAY_MS} ms from now"))
+    )
 
 
 def _delay_ms(rows: DataFrame, delay: Column) -> Column:
     if isinstance(expressions.type_of(rows, delay), T.NumericType):
-        return F.round(delay * 1000).cast("long")
+        # Seconds of a narrow type have no room for their milliseconds.
+        return F.round(delay * F.lit(1000).cast("long")).cast("long")
     # A plain function would not do: Spark reads type hints, and does not know these.
     spans_ms = F.udf(lambda text: _span_ms(text), T.LongType())
     return spans_ms(delay.cast("string"))
