@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dwell
@@ -107,6 +107,33 @@ async def test_each_of_several_runs_by_hand_counts_until_it_is_done(overlap):
         await queue.ack(taken)
         await minutes(queue, clock, 1)
         assert await ids(queue) == names(3)
+
+
+async def test_a_run_by_hand_counts_whose_put_comes_after_the_next_run(monkeypatch):
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap="skip")
+        clock.advance(10_000)
+        puts, gate = queue.put_rows, asyncio.Event()
+        begun = asyncio.Event()
+
+        async def late(*args):
+            begun.set()
+            await gate.wait()
+            return await puts(*args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(queue, "put_rows", late)
+            first = asyncio.create_task(queue.schedules.run("s"))
+            await begun.wait()
+        clock.advance(1_000)
+        second = await queue.schedules.run("s")
+        gate.set()
+        await first
+        clock.advance(1_000)
+        taken = {message.id: message for message in await queue.take("t", 2, lease="1h")}
+        await queue.ack(taken[second.id])
+        await minutes(queue, clock, 2)
+        assert await ids(queue) == []
 
 
 async def test_several_runs_by_hand_that_nobody_has_taken_are_all_replaced():
@@ -323,15 +350,20 @@ async def test_what_is_not_due_yet_is_not_replaced():
         assert waiting.due_ms > clock.now_ms()
 
 
-@given(st.lists(st.sampled_from(("minute", "take", "done", "again")), max_size=25))
+_STEPS = ("minute", "take", "done", "again", "run", "change", "pause", "put")
+
+
+@given(st.lists(st.sampled_from(_STEPS), max_size=25))
+@example(["minute", "take", "minute", "run", "take", "minute", "change", "done", "minute"])
+@example(["minute", "take", "minute", "run", "minute", "run", "take", "take", "done", "done"])
 @settings(max_examples=60, deadline=None)
 async def test_skipped_messages_never_overlap(steps):
     clock = dwell.SimulatedClock(NINE_MS)
     async with dwell.Queue(MemoryStore(clock)) as queue:
         firing = asyncio.create_task(Firer(queue).run())
         await queue.schedules.put("s", "t", b"", every="1m", overlap="skip")
-        taken = []
-        for step in steps:
+        taken, by_hand = [], set()
+        for number, step in enumerate([*steps, "minute"]):
             if step == "minute":
                 clock.advance(MINUTE_MS)
                 await fired(queue, clock)
@@ -343,7 +375,18 @@ async def test_skipped_messages_never_overlap(steps):
                 # Somebody else fires it from now on.
                 firing.cancel()
                 firing = asyncio.create_task(Firer(queue).run())
-            counts = (await queue.stats()).topics.get("t")
-            assert counts is None or counts.delayed + counts.ready + counts.leased <= 1
+            elif step == "run":
+                by_hand.add((await queue.schedules.run("s")).id)
+                clock.advance(1)
+            elif step == "change":
+                await queue.schedules.change("s", priority=number)
+            elif step == "pause":
+                await queue.schedules.pause("s")
+                await queue.schedules.resume("s")
+            elif step == "put":
+                await queue.schedules.put("s", "t", str(number), every="1m", overlap="skip")
+            ready = (await queue.scan("t", "ready")).messages
+            there = {message.id for message in (*ready, *taken)}
+            assert len(there - by_hand) <= 1
         assert await queue.get(TOPIC, "s") is not None
         firing.cancel()

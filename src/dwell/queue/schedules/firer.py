@@ -411,7 +411,9 @@ def _apart(work: Work, there_ms: Sequence[int], there: Mapping[str, Message], no
         moments = to_do.moments[-1:]
         return work._replace(to_do=to_do._replace(moments=moments, replaces=there_ms))
     replaces = older if is_replacing else ()
-    return work._replace(to_do=to_do._replace(moments=[], waits_ms=last_ms, replaces=replaces))
+    # A run by hand is known to the schedule until it is done, and another message by this only.
+    waits_ms = max(set(there_ms) - set(work.schedule.ran_ms), default=last_ms)
+    return work._replace(to_do=to_do._replace(moments=[], waits_ms=waits_ms, replaces=replaces))
 
 
 def _told(message: Message, to_do: Plan) -> str:

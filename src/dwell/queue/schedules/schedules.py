@@ -40,6 +40,8 @@ _LAPS = 2
 #: How many messages put by hand ``overlap`` counts, and how many milliseconds are tried for the id
 #: of such a message.
 _MOST_RUNS, _MOST_TRIED = 100, 1000
+#: How long after its note a message put by hand may still be on its way.
+_PUTTING_MS = 60_000
 
 
 class Schedules:
@@ -244,10 +246,12 @@ class Schedules:
         """Let the next moments know of a message that is put by hand for ``ms``."""
         ids = [schedule.id_of(ran) for ran in schedule.ran_ms]
         there = await self._queue.get(schedule.topic, ids) if ids else []
+        # The caller of a late one may be about to put its message.
+        put_ms = self._queue.clock.now_ms() - _PUTTING_MS
         done = {
             ran
             for ran, message in zip(schedule.ran_ms, there, strict=True)
-            if message is None or message.state is State.DEAD
+            if (ran < put_ms if message is None else message.state is State.DEAD)
         }
 
         def changed(old: Schedule | None) -> Schedule | None:
