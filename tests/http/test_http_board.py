@@ -584,15 +584,27 @@ async def test_who_holds_what_is_written_once_for_all_who_watch(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/holders", "/v1/events?position=0", "/v1/topics/t/results/unknown"]
+    ("method", "path"),
+    [
+        ("GET", "/v1/holders"),
+        ("GET", "/v1/events?position=0"),
+        ("GET", "/v1/topics/t/results/unknown"),
+        ("GET", "/v1/schedules/s"),
+        ("GET", "/v1/schedules/s/runs"),
+        ("PATCH", "/v1/schedules/s"),
+        ("POST", "/v1/schedules/s/pause"),
+        ("POST", "/v1/schedules/s/resume"),
+        ("POST", "/v1/schedules/s/run"),
+    ],
 )
-async def test_what_may_be_long_counts_among_answers_that_are_not_sent(path, monkeypatch):
+async def test_what_may_be_long_counts_among_answers_that_are_not_sent(method, path, monkeypatch):
     monkeypatch.setattr(window, "PATIENCE_S", 0.05)
     async with calling() as caller:
+        await caller.server.queue.schedules.put("s", "t", b"", every="1m")
         answers = caller.server.service.in_flight.answers
         await answers.enter(answers.most_bytes)
-        await caller.get(path)
+        await caller.ask(method, path, {} if method != "GET" else None)
         assert caller.status == 429
         answers.leave(answers.most_bytes)
-        await caller.get(path)
+        await caller.ask(method, path, {} if method != "GET" else None)
         assert (caller.status, answers.size_bytes) == (200, 0)

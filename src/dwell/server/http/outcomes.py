@@ -6,18 +6,15 @@ from dwell.batch.outcome import GONE, Outcome
 from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.given.values import Millis
-from dwell.message import MAX_BODY_BYTES
 from dwell.server.http.answer import Answer
 from dwell.server.http.bodies import check_written, unpacked
 from dwell.server.http.call import Call
 from dwell.server.http.media import Media
+from dwell.server.http.paging import answer_bytes
 from dwell.server.http.schemas.answers import OutcomeAnswer
 from dwell.server.http.schemas.requests import MOST_WAIT_MS, AckRequest, ResultQuery
 from dwell.server.http.spans import span
 from dwell.wire.rows import from_base64, text_fields
-
-#: A result may be as large as a body, and is copied into the answer.
-_MOST_BYTES = 2 * MAX_BODY_BYTES
 
 
 async def result(call: Call) -> Answer:
@@ -30,7 +27,7 @@ async def result(call: Call) -> Answer:
     values.any_id(id_)
     wait = span(_Wait(ask.wait, ask.wait_ms or None), "wait") or 0
     wait_ms = values.delay_ms(wait, "wait", MOST_WAIT_MS)
-    await call.reserve_answer(_MOST_BYTES)
+    await call.reserve_answer(answer_bytes(1))
     found = await call.queue.result(topic, id_)
     if wait_ms and not found.is_over and found.state != "unknown":
         call.release_answer()

@@ -25,7 +25,7 @@ from dwell.server.http.answer import Answer, Refusal
 from dwell.server.http.call import Call
 from dwell.server.http.filters import MOST_LOOK_S
 from dwell.server.http.messageheaders import request_of
-from dwell.server.http.paging import cursor_of
+from dwell.server.http.paging import answer_bytes, cursor_of
 from dwell.server.http.schemas.answers import (
     PastRunsAnswer,
     PreviewAnswer,
@@ -81,6 +81,7 @@ async def change_schedule(call: Call) -> Answer:
     name, ask = _name(call), request_of(call, ScheduleChange)
     schedules = _checked(call, lambda old, new: [old, new])
     topics = [] if ask.topic is UNSET else [ask.topic]
+    await _reserve(call)
     if (found := await schedules.get(name)) is not None:
         topics.append(found.schedule.topic)
     if topics:
@@ -108,7 +109,7 @@ async def get_schedule(call: Call) -> Answer:
     ask, found = call.query(RunsQuery), await _existing(call)
     runs = await call.queue.schedules.next(found.schedule.name, ask.runs) if ask.runs else []
     row = msgspec.structs.replace(_row(found), runs=[run.isoformat() for run in runs])
-    return call.answer(row)
+    return call.made_answer(call.answer(row))
 
 
 async def preview(call: Call) -> Answer:
@@ -159,11 +160,13 @@ async def remove_schedule(call: Call) -> Answer:
 
 async def pause_schedule(call: Call) -> Answer:
     """Pause a schedule: replaced, kept if it was paused already, or unknown."""
+    await _reserve(call)
     return _said(call, await _checked(call).pause(_name(call)))
 
 
 async def resume_schedule(call: Call) -> Answer:
     """Resume a schedule from now on: replaced, kept or unknown."""
+    await _reserve(call)
     return _said(call, await _checked(call).resume(_name(call)))
 
 
@@ -191,9 +194,15 @@ def _name(call: Call) -> str:
     return values.topic(call.path["name"], "name")
 
 
+async def _reserve(call: Call) -> None:
+    """Reserve memory for a schedule: it is held while its moments wait to be computed."""
+    await call.reserve_answer(answer_bytes(1))
+
+
 async def _existing(call: Call) -> Planned:
     """Return the schedule that the path names, as stored; raises Refusal."""
     name = _name(call)
+    await _reserve(call)
     found = await call.queue.schedules.get(name)
     if found is None:
         raise Refusal(404, f"name: there is no schedule {name!r}")
