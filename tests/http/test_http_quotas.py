@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 import dwell
+from dwell.server import quotas
 from dwell.server.tokens import Tokens, hash_of
 from dwell.store.embedded.limits import Limits
 from dwell.store.embedded.store import EmbeddedStore
 from tests.beanstalk.served import Line
 from tests.beanstalk.served import Served as BeanstalkServed
+from tests.http.grants import tokens_of
 from tests.http.served import served
 from tests.http.test_http_api import ARROW, MSGPACK, NDJSON, calling
 from tests.waiting import until, until_async
@@ -36,7 +38,8 @@ def tokens_in(folder, quota, anonymous=""):
 @contextlib.asynccontextmanager
 async def tenants(folder, quota, **options):
     """Give a function that asks as somebody, and the server."""
-    async with calling(tokens=tokens_in(folder, quota), **options) as caller:
+    tokens = options.pop("tokens", None) or tokens_in(folder, quota)
+    async with calling(tokens=tokens, **options) as caller:
 
         async def ask(who, path, body=None, method="POST", **more):
             head = {"authorization": f"Bearer {who}"} if who else {}
@@ -96,6 +99,61 @@ async def test_the_columns_of_our_client_and_a_clear_exception(tmp_path):
             await queue.put("a.t", "x")
         with pytest.raises(dwell.StoreFull, match="quota pending of token a"):
             await queue.put_many("a.u", ["x"] * 10)
+
+
+def sharing(folder):
+    """Return tokens that share the topics of s, one of which has more than these."""
+    quota = "quota = {pending = 100, topics = 20, stored_bytes = 1000}"
+    grants = {f"s{n}": f'put = ["s."]\ntake = ["s."]\n{quota}' for n in range(3)}
+    grants["more"] = f'put = ["s.a", "t."]\ntake = ["s.", "t."]\n{quota}'
+    return tokens_of(folder, grants)
+
+
+@pytest.mark.parametrize(
+    ("quota", "body", "most"), [("pending", "x", 98), ("stored_bytes", "x" * 12, 1000 // 84 * 7)]
+)
+async def test_tokens_that_share_topics_do_not_pass_a_quota_together(
+    tmp_path, quota, body, most, monkeypatch
+):
+    monkeypatch.setattr(quotas, "_LOOK_S", 600.0)
+    tokens = sharing(tmp_path)
+    async with tenants(tmp_path, "", tokens=tokens) as (ask, server):
+        whose = [*(f"s{n}" for n in range(3)), "more"]
+        puts = [
+            ask(who, f"/v1/topics/s.a{n % 5}/messages", rows(7, body=body))
+            for n in range(10)
+            for who in whose
+        ]
+        answers = await asyncio.gather(*puts)
+        assert {status for status, _ in answers} == {200, 507}
+        assert any(f"quota {quota} of token" in str(answer) for _, answer in answers)
+        assert sum(topic.ready for topic in (await server.queue.stats()).topics.values()) == most
+
+
+async def test_topics_that_others_made_count_for_those_who_share_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(quotas, "_LOOK_S", 600.0)
+    async with tenants(tmp_path, "", tokens=sharing(tmp_path)) as (ask, _server):
+        for n in range(20):
+            status, _ = await ask(f"s{n % 3}", f"/v1/topics/s.{n}/messages", rows(1))
+            assert status == 200
+        for who in ("s0", "s1", "s2"):
+            status, answer = await ask(who, "/v1/topics/s.new/messages", rows(1))
+            assert (status, answer["error"]) == (507, "StoreFull")
+        # Those of other names are none of its topics.
+        assert (await ask("more", "/v1/topics/t.new/messages", rows(1)))[0] == 200
+
+
+async def test_a_quota_that_a_reload_brings_counts_what_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(quotas, "_LOOK_S", 600.0)
+    tokens = tokens_in(tmp_path, "pending = 100")
+    async with tenants(tmp_path, "", tokens=tokens) as (ask, server):
+        await server.queue.put("a.t", "x" * 1000)
+        assert (await ask("a", "/v1/topics/a.t/messages", rows(1)))[0] == 200
+        tokens_in(tmp_path, "pending = 100, stored_bytes = 1000")
+        tokens.reload()
+        status, answer = await ask("a", "/v1/topics/a.t/messages", rows(1))
+        assert status == 507
+        assert answer["detail"].startswith("quota stored_bytes of token a: got 1")
 
 
 async def test_requests_at_once_do_not_pass_a_quota_together(tmp_path):

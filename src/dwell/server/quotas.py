@@ -7,7 +7,6 @@ next look.
 
 import asyncio
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -110,25 +109,35 @@ def _apart(prefixes: tuple[str, ...]) -> list[str]:
 
 @dataclass(slots=True)
 class _Sum:
-    """Messages, bytes and topics that no look has found yet."""
+    """Messages, bytes and topics that no look has found yet.
+
+    ``topics`` has for each topic how many puts, messages and bytes that are.
+    """
 
     messages: int = 0
     size_bytes: int = 0
-    topics: Counter[str] = field(default_factory=Counter)
+    topics: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
-    def add(self, topic: str | None, messages: int, size_bytes: int) -> None:
+    def add(self, topic: str | None, messages: int, size_bytes: int, puts: int = 1) -> None:
         self.messages += messages
         self.size_bytes += size_bytes
         if topic is not None:
-            self.topics[topic] += 1
+            self._add_to(topic, (puts, messages, size_bytes))
 
     def take(self, topic: str | None, messages: int, size_bytes: int) -> None:
-        self.messages -= messages
-        self.size_bytes -= size_bytes
-        if topic is not None:
-            self.topics[topic] -= 1
-            if not self.topics[topic]:
-                del self.topics[topic]
+        self.add(topic, -messages, -size_bytes, -1)
+
+    def merge(self, other: "_Sum") -> None:
+        self.messages += other.messages
+        self.size_bytes += other.size_bytes
+        for topic, of in other.topics.items():
+            self._add_to(topic, of)
+
+    def _add_to(self, topic: str, of: tuple[int, int, int]) -> None:
+        puts, messages, size_bytes = self.topics.get(topic, (0, 0, 0))
+        self.topics[topic] = puts + of[0], messages + of[1], size_bytes + of[2]
+        if not puts + of[0]:
+            del self.topics[topic]
 
 
 class Room:
@@ -181,10 +190,7 @@ class Account:
 
     def begin_look(self) -> None:
         """Note that the look will include all puts until now."""
-        before, brought = self._before, self.brought
-        before.messages += brought.messages
-        before.size_bytes += brought.size_bytes
-        before.topics += brought.topics
+        self._before.merge(self.brought)
         self.brought = _Sum()
 
     def end_look(self) -> None:
@@ -193,9 +199,24 @@ class Account:
 
     def since(self, seen: Seen) -> tuple[set[str], int, int]:
         """Return new topics, messages and bytes that a look has not found yet."""
-        sums = (self._before, self.brought, self.under_way)
+        sums = self._sums
         topics = {topic for one in sums for topic in one.topics if topic not in seen}
         return topics, sum(one.messages for one in sums), sum(one.size_bytes for one in sums)
+
+    def since_under(self, seen: Seen, prefixes: tuple[str, ...]) -> tuple[set[str], int, int]:
+        """Return the same of topics with some prefixes, for another token that shares them."""
+        found = [
+            (topic, messages, size_bytes)
+            for one in self._sums
+            for topic, (_, messages, size_bytes) in one.topics.items()
+            if topic.startswith(prefixes)
+        ]
+        topics = {topic for topic, *_ in found if topic not in seen}
+        return topics, sum(count for _, count, _ in found), sum(size for *_, size in found)
+
+    @property
+    def _sums(self) -> tuple[_Sum, ...]:
+        return self._before, self.brought, self.under_way
 
     def may_ask(self, rate: int, count: int) -> bool:
         """Tell whether requests may come, of ``rate`` a second; only the last may go over it."""
@@ -217,7 +238,24 @@ class Quotas:
         self._accounts: dict[str, Account] = {}
         self._looks: Shared[Seen] = Shared(self._look, _LOOK_S)
         self._last: Seen | None = None
+        self._sharing: dict[str, list[Account]] = {}
         self.check(tokens.found)
+        tokens.on_change.append(self._forget)
+
+    def _forget(self) -> None:
+        """Forget the last look, which may have left out what a new quota bounds."""
+        self._looks = Shared(self._look, _LOOK_S)
+        self._sharing = {}
+
+    def _sharing_with(self, name: str, grant: Grant) -> list[Account]:
+        """Return the accounts of other tokens with a quota that may put into the same topics."""
+        if name not in self._sharing:
+            self._sharing[name] = [
+                self._accounts.setdefault(other, Account())
+                for other, its in self._tokens.limited.items()
+                if other != name and _do_meet(grant.put, its.put)
+            ]
+        return self._sharing[name]
 
     def check(self, found: TokenFile) -> None:
         """Refuse quotas that the store cannot count; raises InvalidSettings."""
@@ -233,10 +271,7 @@ class Quotas:
         grant = self._tokens.limited.get(name)
         if grant is None:
             return None
-        account = self._accounts.get(name)
-        if account is None:
-            account = self._accounts[name] = Account()
-        return grant, account
+        return grant, self._accounts.setdefault(name, Account())
 
     def has(self, name: str) -> bool:
         """Tell whether a token has any quota."""
@@ -274,7 +309,9 @@ class Quotas:
     async def gate(self, name: str) -> "Gate | None":
         """Return the gate of a token's puts, None without a quota."""
         of = self._of(name)
-        return None if of is None else Gate(name, *of, await self._seen())
+        if of is None:
+            return None
+        return Gate(name, *of, self._sharing_with(name, of[0]), await self._seen())
 
     @asynccontextmanager
     async def room(
@@ -321,9 +358,7 @@ class Quotas:
 
     async def _seen(self) -> Seen:
         """Return the result of the last look; accounts count from it."""
-        await self._looks.get()
-        assert self._last is not None
-        return self._last
+        return await self._looks.get()
 
     async def _look(self) -> Seen:
         """Look up the stored amounts; while the store fails, the last result is used."""
@@ -363,9 +398,11 @@ def _entered(room: Room) -> Iterator[Room]:
 class Gate:
     """Admits puts of one token, by the result of a look."""
 
-    def __init__(self, name: str, grant: Grant, account: Account, seen: Seen) -> None:
+    def __init__(
+        self, name: str, grant: Grant, account: Account, others: list[Account], seen: Seen
+    ) -> None:
         self._name, self._quota, self._put = name, grant.quota, grant.put
-        self._account, self._seen = account, seen
+        self._account, self._others, self._seen = account, others, seen
         # The schedules count for a token that may change them.
         is_scheduler = grant.allows((Right.ADMIN,), (SCHEDULES,))
         # One that puts nothing stores results, where it takes.
@@ -376,7 +413,7 @@ class Gate:
         """Admit a put; raises StoreFull if it would exceed the quota of the token."""
         name, quota, seen = self._name, self._quota, self._seen
         topics, there, _ = seen.under(self._put)
-        new, more, _ = self._account.since(seen)
+        new, more, _ = self._since(self._put)
         if topic not in seen and topic not in new:
             _refuse_over("topics", name, topics + len(new) + 1, quota.topics)
         if messages:
@@ -392,9 +429,23 @@ class Gate:
     def _check_bytes(self, size_bytes: int) -> None:
         if self._quota.stored_bytes is None:
             return
-        stored_bytes = self._seen.under(self._stored)[2] + self._account.since(self._seen)[2]
-        size_bytes += stored_bytes
+        size_bytes += self._seen.under(self._stored)[2] + self._since(self._stored)[2]
         _refuse_over("stored_bytes", self._name, size_bytes, self._quota.stored_bytes)
+
+    def _since(self, prefixes: tuple[str, ...]) -> tuple[set[str], int, int]:
+        """Return what no look has found: its own, and that of others in its topics."""
+        topics, messages, size_bytes = self._account.since(self._seen)
+        for other in self._others:
+            some, count, size = other.since_under(self._seen, prefixes)
+            topics |= some
+            messages, size_bytes = messages + count, size_bytes + size
+        return topics, messages, size_bytes
+
+
+def _do_meet(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
+    """Tell whether any name begins with prefixes of both."""
+    pairs = ((ours, theirs), (theirs, ours))
+    return any(prefix.startswith(others) for some, others in pairs for prefix in some)
 
 
 def _refuse_over(quota: str, name: str, count: int, most: int | None) -> None:
