@@ -9,6 +9,7 @@ import dwell
 from dwell.server.inflight import InFlight
 from dwell.server.shares import Share
 from dwell.server.tokens import Tokens, hash_of
+from dwell.store.memory import MemoryStore
 from tests.beanstalk.served import Line
 from tests.beanstalk.served import Served as BeanstalkServed
 from tests.http.test_http_api import NDJSON, Caller, calling
@@ -61,6 +62,27 @@ async def test_the_takes_of_one_token_do_not_keep_others_from_waiting(tmp_path, 
         assert [status for status, _ in await asyncio.gather(*waits)] == [200, 200]
         assert service.share_of(who).waiting == 0
         assert (await ask(who, "/v1/take", {"topics": "t", "wait_ms": 1}))[0] == 200
+
+
+@pytest.mark.parametrize(("topics", "at_once"), [(1, 12), (100, 12), (101, 8)])
+async def test_takes_of_many_topics_come_few_at_a_time(tmp_path, monkeypatch, topics, at_once):
+    take, under_way = MemoryStore.take, 0
+    seen = []
+
+    async def slow(*asked, **more):
+        nonlocal under_way
+        under_way += 1
+        seen.append(under_way)
+        await asyncio.sleep(0.05)
+        under_way -= 1
+        return await take(*asked, **more)
+
+    monkeypatch.setattr(MemoryStore, "take", slow)
+    async with tenants(tmp_path) as (ask, _):
+        names = [[f"{at}.{n}" for n in range(topics)] for at in range(12)]
+        asked = [ask("a", "/v1/take", {"topics": some}) for some in names]
+        assert {status for status, _ in await asyncio.gather(*asked)} == {200}
+        assert (len(seen), max(seen)) == (12, at_once)
 
 
 async def test_streams_count_as_takes_that_wait(tmp_path):

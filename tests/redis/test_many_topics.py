@@ -110,3 +110,25 @@ async def test_a_tick_asks_for_some_of_the_topics_a_call(count):
         await store.tick(store.clock.now_ms())
         assert woken == [(topics[-1], 1)]
         assert store.commands - before == max(count // 200, 1)
+
+
+async def test_a_take_asks_for_some_of_the_topics_a_call():
+    async with opened() as (queue, store, _server):
+        topics, asked = [f"t{at}" for at in range(1_000)], []
+        run = store.shards.run
+
+        async def noting(shard, verb, *own, **how):
+            if verb == "take":
+                asked.append(sum(one in topics for one in own))
+            return await run(shard, verb, *own, **how)
+
+        store.shards.run = noting
+        assert not len(await store.take(topics, 10, 1_000, ""))
+        assert asked == [200] * 5
+        asked.clear()
+        for topic in (topics[900], topics[450], topics[0]):
+            await queue.put_many(topic, ["x"] * 2)
+        assert (await store.take(topics, 3, 1_000, "")).topics == ["t0", "t0", "t450"]
+        # Where it has enough, it asks no further.
+        assert asked == [200] * 3
+        assert (await store.take(topics, 9, 1_000, "")).topics == ["t450", "t900", "t900"]

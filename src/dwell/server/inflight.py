@@ -13,7 +13,7 @@ WAITING_TOPIC_BYTES = 512
 #: Each of them lets others have their turn after some milliseconds, but all of them have theirs in
 #: one turn of the event loop.
 MOST_LOOKS = 4
-#: How many large takes run at a time; each of them may be 16 MiB.
+#: How many large takes run at a time; each of them may be 16 MiB, or of 10,000 topics.
 _MOST_TAKES = 8
 
 

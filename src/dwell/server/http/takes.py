@@ -50,8 +50,8 @@ from dwell.wire.columns import (
 )
 from dwell.wire.rows import span_of
 
-#: From where on a take is one of many messages.
-_LARGE_LIMIT = 100
+#: A take of more messages or topics than this is large.
+_LARGE_TAKE = 100
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -89,7 +89,7 @@ async def _take_due(
     take = partial(call.queue.take, topics, ask.limit, lease=lease, owner=ask.owner)
     wait_ms = values.delay_ms(span(ask, "wait") or 0, "wait", MOST_WAIT_MS)
     if not wait_ms or not call.queue.would_wait(topics, ask.limit):
-        if ask.limit > _LARGE_LIMIT:
+        if max(ask.limit, len(topics)) > _LARGE_TAKE:
             async with call.large_takes:
                 call.allow(topics)
                 batch = await take()

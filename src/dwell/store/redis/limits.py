@@ -23,7 +23,7 @@ class Limits(NamedTuple):
     arguments: int = 4_000
     #: How many acked ids are dropped together.
     forgotten: int = 500
-    #: How many topics one call counts, walks or drops.
+    #: How many topics one call counts, walks, drops or takes from.
     topics: int = 200
     #: How many loose messages one call puts, and takes.
     loose: int = 200

@@ -40,12 +40,13 @@ class Taking:
         leased = part.leased
 
         async def ask(shard: int) -> None:
-            has_more = True
-            while has_more and len(leased) < limit and leased.size_bytes < MAX_BATCH_BYTES:
-                beside = (lease_ms, owner, MAX_BATCH_BYTES - leased.size_bytes, *topics)
-                # With a limit of 0 it leases nothing.
-                own, nothing = (limit - len(leased), *beside), (0, *beside)
-                has_more = await part.lease(shard, "take", own, nothing)
+            for some in slices(topics, self._shards.limits.topics):
+                has_more = True
+                while has_more and len(leased) < limit and leased.size_bytes < MAX_BATCH_BYTES:
+                    beside = (lease_ms, owner, MAX_BATCH_BYTES - leased.size_bytes, *some)
+                    # With a limit of 0 it leases nothing.
+                    own, nothing = (limit - len(leased), *beside), (0, *beside)
+                    has_more = await part.lease(shard, "take", own, nothing)
 
         await part.gather(ask)
         return leased.batch(self._shards.clock_of)
