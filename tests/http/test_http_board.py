@@ -10,7 +10,7 @@ import dwell
 from dwell.clock import RealClock
 from dwell.message import State
 from dwell.queue import lookback
-from dwell.server import waited, window
+from dwell.server import largest, window
 from dwell.server.board import board, fairlock, shared
 from dwell.server.board.board import Board, Look
 from dwell.server.http import filters, histories, paging, watch
@@ -560,7 +560,7 @@ async def _waiting(queue, counts):
 
 async def test_the_topics_with_most_takers_are_named_and_the_others_summed(monkeypatch):
     monkeypatch.setattr(board, "MOST_WAITING", 2)
-    monkeypatch.setattr(waited, "_AT_ONCE", 1)
+    monkeypatch.setattr(largest, "_AT_ONCE", 1)
     counts = {"t.a": 1, "t.b": 3, "t.c": 1, "t.d": 2, "u": 4}
     async with calling() as caller, _waiting(caller.server.queue, counts):
         found = await caller.get("/v1/holders?prefixes=t.")

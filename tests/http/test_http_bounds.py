@@ -15,7 +15,7 @@ from dwell.errors import InvalidInput
 from dwell.given import values
 from dwell.message import MAX_BATCH_BYTES, MAX_BODY_BYTES
 from dwell.queue import Queue
-from dwell.server import inflight, waited, window
+from dwell.server import inflight, largest, window
 from dwell.server.http import call, encoding, metrics, watch
 from dwell.server.http.paging import MOST_TOPICS
 from dwell.server.inflight import InFlight
@@ -305,6 +305,25 @@ async def test_metrics_name_the_largest_topics_and_sum_the_others(monkeypatch):
         assert told.count("# TYPE dwell_messages gauge") == 1
 
 
+async def test_metrics_name_the_topics_that_wait_longest_and_the_oldest_of_the_others(monkeypatch):
+    monkeypatch.setattr(metrics, "MOST_TOPICS", 2)
+    async with served() as server:
+        now_ms = server.queue.clock.now_ms()
+        for at, age_s in enumerate((3000, 1000, 2000, 4000)):
+            await server.queue.put(f"t{at}", "x", due=now_ms - 1000 * age_s)
+        told = (await (await Wire.open(server)).ask(request("GET", "/metrics"))).data.decode()
+        ages = {
+            line.split('"')[1]: float(line.split()[-1])
+            for line in told.splitlines()
+            if line.startswith("dwell_oldest_ready_seconds{")
+        }
+        assert {name: round(age, -3) for name, age in ages.items()} == {
+            "t3": 4000,
+            "t0": 3000,
+            "(others)": 2000,
+        }
+
+
 async def test_metrics_are_written_some_lines_at_a_time(monkeypatch):
     async with served() as server:
         for at in range(20):
@@ -329,7 +348,7 @@ async def test_metrics_are_written_some_lines_at_a_time(monkeypatch):
 
 async def test_metrics_name_the_topics_with_most_takers_and_sum_the_others(monkeypatch):
     monkeypatch.setattr(metrics, "MOST_TOPICS", 2)
-    monkeypatch.setattr(waited, "_AT_ONCE", 1)
+    monkeypatch.setattr(largest, "_AT_ONCE", 1)
     async with served() as server:
         names = [*["a"] * 3, *["b"] * 2, "c", "d"]
         takes = [asyncio.ensure_future(server.queue.take(name, wait=60)) for name in names]

@@ -16,8 +16,8 @@ from dwell.message import I64, Kind, TopicSettings
 from dwell.queue import Queue
 from dwell.server.board.recent import NOTHING, Lately, lately
 from dwell.server.board.shared import Shared, SharedBy
+from dwell.server.largest import largest
 from dwell.server.sorting import in_order
-from dwell.server.waited import Waited, most_waited
 
 #: How many holders are known at most.
 MOST_HOLDERS = 1000
@@ -89,6 +89,10 @@ class HoldersAnswer(msgspec.Struct):
     holders: list[Holder]
     waiting: dict[str, int]
     waiting_others: int = 0
+
+
+#: How many takers wait on some topics, and on all others together.
+Waited: TypeAlias = tuple[dict[str, int], int]
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -169,7 +173,7 @@ class Board:
         return await self._waiting.get(prefixes, whose)
 
     def _parked(self, prefixes: tuple[str, ...]) -> Coroutine[Any, Any, Waited]:
-        return most_waited(self._queue.waiting, MOST_WAITING, prefixes)
+        return largest(self._queue.waiting, MOST_WAITING, prefixes)
 
     def _held(self, prefixes: tuple[str, ...]) -> Any:
         return self._queue.holders(MOST_HOLDERS, prefixes=prefixes)

@@ -6,10 +6,8 @@ Messages that wait for their due are ``parked``. The age of ready messages that 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping
-from heapq import nlargest
+from collections.abc import AsyncIterator, Iterable
 from itertools import chain, repeat
-from operator import itemgetter
 
 from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector
 from prometheus_client.core import (
@@ -24,9 +22,9 @@ from dwell.batch.stats import TopicStats
 from dwell.errors import StoreError
 from dwell.prometheus import histogram_family
 from dwell.queue import Queue
+from dwell.server.largest import largest
 from dwell.server.parts import in_turns
 from dwell.server.service import Service
-from dwell.server.waited import most_waited
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -46,12 +44,15 @@ async def exposition(service: Service, waiting: int) -> bytes:
     The text is written figure by figure; other connections are served in between.
     """
     stats = await service.queue.stats()
-    oldest = await _oldest_ready(service.queue)
+    # The age of the oldest of all others is the next one.
+    oldest, _ = await largest(await _oldest_ready(service.queue), MOST_TOPICS + 1)
+    if len(oldest) > MOST_TOPICS:
+        oldest[OTHERS] = oldest.popitem()[1]
     condition: dict[str, int | str] = {}
     with contextlib.suppress(StoreError):
         condition = await service.queue.store.condition()
     topics = await _shown(stats.topics)
-    takers, others = await most_waited(service.queue.waiting, MOST_TOPICS)
+    takers, others = await largest(service.queue.waiting, MOST_TOPICS)
     takers |= {OTHERS: others} if others else {}
     figures = _Figures(service, topics, stats.totals, oldest, takers, waiting, condition)
     parts = list[bytes]()
@@ -74,24 +75,16 @@ async def _shown(topics: dict[str, TopicStats]) -> dict[str, TopicStats]:
     """Return the topics with most messages, and the sums of the others, if there are more."""
     if len(topics) <= MOST_TOPICS:
         return topics
-    sizes = list[tuple[int, str]]()
+    sizes = dict[str, int]()
     async for name, one in in_turns(topics.items(), repeat(0)):
-        sizes.append((one.delayed + one.ready + one.leased + one.dead, name))
-    shown = {name: topics[name] for _, name in nlargest(MOST_TOPICS, sizes)}
+        sizes[name] = one.delayed + one.ready + one.leased + one.dead
+    shown = {name: topics[name] for name in (await largest(sizes, MOST_TOPICS))[0]}
     others = shown[OTHERS] = TopicStats()
     async for name, one in in_turns(topics.items(), repeat(0)):
         if name not in shown:
             others.delayed, others.ready = others.delayed + one.delayed, others.ready + one.ready
             others.leased, others.dead = others.leased + one.leased, others.dead + one.dead
     return shown
-
-
-def _largest(found: Mapping[str, float]) -> Mapping[str, float]:
-    """Return a figure of each topic; of very many the largest, and the largest of all others."""
-    if len(found) <= MOST_TOPICS:
-        return found
-    shown = dict(nlargest(MOST_TOPICS, found.items(), key=itemgetter(1)))
-    return {**shown, OTHERS: max(value for name, value in found.items() if name not in shown)}
 
 
 class _Alone(Collector):
@@ -167,7 +160,7 @@ class _Figures(Collector):
             "For how long the message that waits longest for a taker has been due.",
             labels=("topic",),
         )
-        for topic, age in _largest(self._oldest).items():
+        for topic, age in self._oldest.items():
             oldest.add_metric((topic,), age)
         yield oldest
         events = CounterMetricFamily(
