@@ -59,9 +59,10 @@ def working(folder, *words):
         process.wait()
 
 
-def test_several_processes_work_and_one_that_ends_is_started_again(tmp_path, server):
+@pytest.mark.parametrize("more", [[], ["--reload"]])
+def test_several_processes_work_and_one_that_ends_is_started_again(tmp_path, server, more):
     (tmp_path / "jobs.py").write_text(MODULE.format(url=server.url, answers="pids"))
-    with dwell.open(server.url) as queue, working(tmp_path, "--processes", "2") as process:
+    with dwell.open(server.url) as queue, working(tmp_path, "--processes", "2", *more) as process:
         pids: set[int] = set()
 
         def have_worked(number):
@@ -143,3 +144,10 @@ def test_a_burst_whose_processes_only_fail_ends_with_status_one(tmp_path, server
         words = ["--quiet", "work", "jobs:worker", "--burst", "--processes", "2", "--topics", "t"]
         assert subprocess.run([PROGRAM, *words], cwd=tmp_path, timeout=60).returncode == 1
         assert queue.stats().topics["pids"].ready == 6
+
+
+def test_a_burst_cannot_be_reloaded(tmp_path):
+    words = ["work", "jobs:worker", "--burst", "--reload"]
+    ended = subprocess.run([PROGRAM, *words], cwd=tmp_path, timeout=60, capture_output=True)
+    assert ended.returncode == 2
+    assert b"InvalidInput: burst: got it with --reload" in ended.stderr

@@ -45,7 +45,7 @@ _Processes = Annotated[
     int, typer.Option(metavar="N", min=1, help="Run so many; one that ends is started again.")
 ]
 _Reload = Annotated[
-    bool, typer.Option("--reload", help="Start again when a Python file here changes.")
+    bool, typer.Option("--reload", help="Start all again when a Python file here changes.")
 ]
 
 
@@ -67,6 +67,8 @@ def work(
     session = session_of(context)
     if session.store_given:
         raise InvalidInput("store: got --store, which work cannot use: the worker names its store")
+    if reload and burst:
+        raise InvalidInput("burst: got it with --reload, which goes on until it is stopped")
     if reload:
         # Compiled code would stand for a file that changes again in its second, and keeps its size.
         sys.dont_write_bytecode, os.environ["PYTHONDONTWRITEBYTECODE"] = True, "1"

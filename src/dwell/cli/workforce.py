@@ -32,7 +32,7 @@ def run_many(
 
     One that ends is started again, unless it has ended a burst with status 0, or failed three times
     in a burst, which raises SystemExit once all have ended. When files are watched, all are started
-    again at the next change.
+    again at each change, too.
     """
     burst = ["--burst"] if is_burst else []
     commands = [
@@ -61,17 +61,20 @@ def _run_reloaded(commands: Sequence[Sequence[str]]) -> None:
     force = _Force(commands)
     force.listen()
     force.start()
-    changes = watchfiles.watch(
+    is_code = watchfiles.PythonFilter()
+    # A filter of its own would say nothing for as long as other files change, such as a log.
+    ticks = watchfiles.watch(
         here,
-        watch_filter=watchfiles.PythonFilter(),
+        watch_filter=None,
         stop_event=force.stopping,
         yield_on_timeout=True,
         rust_timeout=200,
     )
-    for change in changes:
-        if change:
+    for changes in ticks:
+        if any(is_code(*change) for change in changes):
             force.end()
             force.start()
+        force.look()
     force.end()
 
 
@@ -100,6 +103,8 @@ class _Force:
         self._commands = commands
         self._running: list[subprocess.Popen[bytes] | None] = [None] * len(commands)
         self._failures = [0] * len(commands)
+        #: When those that have ended are started again.
+        self._again_s: dict[int, float] = {}
         self._are_told = False
         self.stopping = _Stopping()
 
@@ -110,6 +115,7 @@ class _Force:
             self._start(at)
 
     def _start(self, at: int) -> None:
+        self._again_s.pop(at, None)
         if self.stopping.is_set():
             return
         # A Ctrl-C comes to this process, which sends it on, once.
@@ -128,20 +134,26 @@ class _Force:
         """Run all until they were told to end, or have ended a burst; raises SystemExit."""
         self.listen()
         self.start()
-        while any(self._running):
+        while any(self._running) or self._again_s:
             time.sleep(_LOOK_S)
-            for at, process in enumerate(self._running):
-                if process is None or process.poll() is None:
-                    continue
-                self._running[at] = None
-                self._failures[at] += process.returncode != 0
-                is_over = not process.returncode or self._failures[at] >= _MOST_FAILURES
-                if not (is_burst and is_over):
-                    if not self.stopping.is_set():
-                        time.sleep(_AGAIN_S)
-                    self._start(at)
+            self.look(is_burst=is_burst)
         if is_burst and max(self._failures) >= _MOST_FAILURES:
             raise SystemExit(1)
+
+    def look(self, *, is_burst: bool = False) -> None:
+        """Start again those that ended a while ago, and note those that have ended since."""
+        now_s = time.monotonic()
+        for at, when_s in list(self._again_s.items()):
+            if when_s <= now_s or self.stopping.is_set():
+                self._start(at)
+        for at, process in enumerate(self._running):
+            if process is None or process.poll() is None:
+                continue
+            self._running[at] = None
+            self._failures[at] += process.returncode != 0
+            is_over = not process.returncode or self._failures[at] >= _MOST_FAILURES
+            if not (is_burst and is_over):
+                self._again_s[at] = now_s + _AGAIN_S
 
     def end(self) -> None:
         """Wait until all have finished their work, and tell them to, unless they know."""
