@@ -170,15 +170,16 @@ def _items(view: memoryview) -> Iterator[memoryview]:
         yield view
         return
     at, sign = _next_sign(view, at + 1)
-    at, number = at + (sign == b"]"), 0
-    while sign != b"]":
+    number, is_over = 0, sign == b"]"
+    while not is_over:
         end = _end_of(view, at, number, Media.JSON)
         yield view[at:end]
-        sign, at = bytes(view[end : end + 1]), end + 1
+        at, sign = _next_sign(view, end)
         if sign not in (b",", b"]"):
             raise InvalidInput(f"messages[{number}]: JSON is malformed: expected , or ] after it")
-        number += 1
-    at, sign = _next_sign(view, at)
+        number, is_over = number + 1, sign == b"]"
+        at = at if is_over else _next_sign(view, at + 1)[0]
+    at, sign = _next_sign(view, at + 1)
     if sign:
         raise InvalidInput(f"body: JSON is malformed: trailing characters (byte {at})")
 
@@ -216,7 +217,8 @@ def _end_of(view: memoryview, at: int, number: int, form: Media) -> int:
     window = view[at : at + MAX_MESSAGE_BYTES + 1]
     skipper: Any = _packed_skipper if form is Media.MSGPACK else _skipper
     try:
-        skipper.decode(window)
+        # What follows in the window is blank.
+        return at + len(memoryview(skipper.decode(window)))
     except (msgspec.MsgspecError, RecursionError) as error:
         told = str(error)
         if _FOLLOWED in told:
