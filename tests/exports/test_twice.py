@@ -1,10 +1,13 @@
 """Nothing twice, and nothing lost: messages that the store still has under ids that it made."""
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import dwell
 from dwell.batch.blobs import moved_mark
 from dwell.errors import Forbidden, InvalidInput, TopicFull
+from dwell.queue.exports import doubles
 from dwell.queue.exports.manifest import read
 from dwell.store.redis.resharding import reshard
 from tests.exports.conftest import everything
@@ -98,6 +101,53 @@ def test_an_id_that_another_message_becomes_is_rejected(tmp_path):
         assert (done.total.rejected, done.balances, len(bad)) == (3, True, 3)
         assert bodies(queue) == [b"made"] * 3 + [b"other"] * 2
         assert bodies(queue, "u") == [b"other"]
+
+
+def test_an_id_that_messages_have_under_several_keys_is_rejected_where_one_is_hidden(
+    stores, tmp_path
+):
+    keys = "abcdefgh"
+    with dwell.open(f"{stores.new('redis')}?shards=4") as queue:
+        for key in keys:
+            queue.put("t", key, id="x", key=key, due=FAR_MS)
+        queue.put_many("t", [b"own"] * 5, ids=list("12345"), key=list("aabbc"), due=FAR_MS)
+        queue.put_many("u", [b"plain"] * 3, due=FAR_MS)
+        queue.export(tmp_path / "export")
+        count = queue.stats().topics["t"].delayed
+        # All are there in it.
+        assert count > 7
+        done = queue.put_export(tmp_path / "export").total
+        assert (done.created, done.rejected, done.kept) == (0, 0, count + 3)
+    with dwell.open(f"{stores.new('redis')}?shards=4") as queue:
+        # A store like it has them all.
+        assert queue.put_export(tmp_path / "export").total.created == count + 3
+        assert queue.stats().topics["t"].delayed == count
+    with dwell.open(tmp_path / "b") as queue:
+        with pytest.raises(InvalidInput, match=r"^row \d+: id: got 'x', expected one that no earl"):
+            queue.put_export(tmp_path / "export")
+        assert len(bodies(queue)) == 6
+    with dwell.open("memory:") as queue:
+        for created in (9, 0):
+            bad = {}
+            done = queue.put_export(tmp_path / "export", on_bad=bad.__setitem__)
+            assert (done.total.created, done.total.kept) == (created, 9 - created)
+            assert (done.total.rejected, done.balances, len(bad)) == (count - 6, True, count - 6)
+        assert len(bodies(queue)) == 6
+
+
+def test_the_ids_of_several_keys_are_found_in_parts(monkeypatch):
+    monkeypatch.setattr(doubles, "_PART_ROWS", 100)
+    columns = {
+        "topic": ["t"] * 1_000,
+        "id": [str(n % 990) for n in range(1_000)],
+        "key": [None if n < 5 else "a" if n < 995 else "b" for n in range(1_000)],
+    }
+    rows = pa.table(columns)
+    found = doubles.doubles_in((rows.slice(0, 300), rows.slice(300)), 1_000)
+    # Those from 990 on come again: 0 to 4 had no key, and 5 to 9 another one.
+    assert np.flatnonzero(found.later(rows)).tolist() == list(range(990, 1_000))
+    same = pa.table({**columns, "key": ["a"] * 1_000})
+    assert not doubles.doubles_in((same,), 1_000).later(same).any()
 
 
 def test_a_full_shard_hides_no_count_of_the_others(stores, tmp_path):

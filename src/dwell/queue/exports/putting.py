@@ -1,7 +1,7 @@
 """Putting the messages of an export: a row group at a time, topic by topic, and all counted."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ from dwell.message import (
     State,
     TopicSettings,
 )
+from dwell.queue.exports.doubles import doubles_in
 from dwell.queue.exports.manifest import known_settings
 from dwell.queue.exports.reading import by_topic, checked, groups_of, moved_ids
 from dwell.queue.exports.report import Imported, Tally
@@ -53,6 +54,8 @@ DEAD = ("keep", "put", "skip")
 _TOPICS = 16
 #: Numbers of messages are below 2^63, and those of Redis have at most so many digits.
 _MOST_NUMBER, _MOST_DIGITS = 2**63 - 1, 14
+#: How many messages are looked at together, and the column of their rows among those of a topic.
+_LOOK, _ROW = 100, "row"
 #: A message that is put dead has expired so long ago, whatever the clocks of two machines say.
 _EXPIRED_MS = 60_000
 
@@ -65,6 +68,7 @@ class _Target(Protocol):
     @property
     def store(self) -> Store: ...
     async def put_puts(self, puts: Puts, on_conflict: str = "keep") -> PutAnswer: ...
+    async def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]: ...
     async def named(self, numbers: U64) -> list[tuple[str, str] | None]: ...
     async def settings(self, topic: str) -> TopicSettings: ...
     async def configure(self, topic: str, **changes: Any) -> TopicSettings: ...
@@ -88,10 +92,11 @@ class Importer:
         self._report = Imported()
         self._mark, self._is_own, self._may_ask = "", False, True
         self._rivals: frozenset[tuple[str, str]] = frozenset()
+        self._doubles = doubles_in((), 0)
 
     async def run(self, *, settings: bool) -> Imported:
         """Put all messages; return what became of them."""
-        manifest, self._rivals = await blocking(checked, self._folder)
+        manifest, self._rivals, self._doubles = await blocking(checked, self._folder)
         wanted, self._report.strange_settings = known_settings(manifest) if settings else ({}, [])
         self._report.rows = manifest.rows
         self._say()
@@ -139,6 +144,13 @@ class Importer:
             self._on_bad(int(numbers[row]), reason)
             count("rejected", 1)
 
+        part, hidden = rows, list[int]()
+
+        async def puts_of(some: pa.Table) -> Puts:
+            nonlocal part
+            part = some
+            return await self._puts_of(topic, some)
+
         async def put(puts: Puts) -> PutAnswer:
             try:
                 answer = await self._queue.put_puts(puts)
@@ -148,7 +160,9 @@ class Importer:
             except DwellError as error:
                 _count_results(count, results_before(error))
                 raise
-            _count_results(count, counts_of(answer.results))
+            is_hidden = await self._are_hidden(topic, part, answer)
+            _count_results(count, counts_of(answer.results[~is_hidden]))
+            hidden.extend(part.column(_ROW).filter(pa.array(is_hidden)).to_pylist())
             return answer
 
         # They are read when something became of them: the counts balance after an error, too.
@@ -169,11 +183,32 @@ class Importer:
             for row in np.flatnonzero(is_bad).tolist():
                 on_bad(row, f"id: got {ids[row]!r:.300}, expected none that another one becomes")
             rows, numbers = rows.filter(pa.array(~is_bad)), numbers[~is_bad]
+        rows = rows.append_column(_ROW, pa.array(np.arange(len(rows))))
         # To be cancelled waits for the answer of each put, so that the counts are complete.
-        putter = RowsPutter(
-            partial(self._puts_of, topic), lambda puts: finished(whole(put(puts))), on_bad
-        )
+        putter = RowsPutter(puts_of, lambda puts: finished(whole(put(puts))), on_bad)
         await putter.put(rows, 0)
+        # An InvalidInput within a put would put its parts again.
+        for row in hidden:
+            got = rows.column("id")[row].as_py()
+            allowed = "one that no earlier row has with another key"
+            on_bad(row, f"id: got {got!r:.300}, expected {allowed}")
+
+    async def _are_hidden(self, topic: str, rows: pa.Table, answer: PutAnswer) -> np.ndarray:
+        """Tell which messages are not there, as an earlier one of the export has their id.
+
+        A Redis with several shards may have both, and then nothing is hidden.
+        """
+        is_hidden: np.ndarray = (answer.results == Result.KEPT) & self._doubles.later(rows)
+        places = np.flatnonzero(is_hidden).tolist()
+        keys = rows.column("key").to_pylist() if places else []
+        for some in slices(places, _LOOK):
+            try:
+                found = await self._queue.get(topic, [answer.ids[at] for at in some])
+            except AccessDenied:
+                break
+            for at, message in zip(some, found, strict=True):
+                is_hidden[at] = message is None or message.key != keys[at]
+        return is_hidden
 
     async def _are_there(self, topic: str, rows: pa.Table) -> np.ndarray:
         """Tell which messages are still in the store, under the ids that it made for them.

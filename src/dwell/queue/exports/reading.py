@@ -14,6 +14,7 @@ from dwell.batch.blobs import moved_mark
 from dwell.errors import InvalidInput
 from dwell.given.values import shown
 from dwell.message import I64, QUEUE_ID_MARK
+from dwell.queue.exports.doubles import Doubles, doubles_in
 from dwell.queue.exports.manifest import Manifest, check_files, read
 from dwell.queue.exports.writing import MOST_GROUP_BYTES, MOST_GROUP_ROWS, REPEATED, SCHEMA
 
@@ -22,17 +23,19 @@ class Checked(NamedTuple):
     """An export that is whole.
 
     ``rivals`` has topic and id of each message whose id, a caller's, is the one that another
-    message of the export becomes.
+    message of the export becomes. ``doubles`` knows the ids that several messages have.
     """
 
     manifest: Manifest
     rivals: frozenset[tuple[str, str]]
+    doubles: Doubles
 
 
 def checked(folder: Path) -> Checked:
     """Return the manifest of an export whose files are whole; raises InvalidInput."""
     manifest = read(folder)
     check_files(folder, manifest)
+    has_keys = False
     for file in manifest.files:
         with _readable(folder / file.name) as opened:
             if opened.metadata.num_rows != file.rows:
@@ -42,8 +45,13 @@ def checked(folder: Path) -> Checked:
                 got = str(opened.schema_arrow.names)[:200]
                 raise InvalidInput(f"export: got {file.name} with {got}, expected {SCHEMA.names}")
             for at in range(opened.num_row_groups):
-                _check_group(opened.metadata.row_group(at), f"{file.name}, row group {at}")
-    return Checked(manifest, _check_rows(folder, manifest))
+                group = opened.metadata.row_group(at)
+                _check_group(group, f"{file.name}, row group {at}")
+                has_keys = has_keys or _has_keys(group)
+    rivals = _check_rows(folder, manifest)
+    # Without keys no store has two messages of one id.
+    names = _names(folder, manifest, "key") if has_keys else iter(())
+    return Checked(manifest, rivals, doubles_in(names, manifest.rows))
 
 
 def groups_of(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
@@ -106,6 +114,16 @@ def _check_group(group: pq.RowGroupMetaData, where: str) -> None:
             raise InvalidInput(f"{where}: got a dictionary of {name}, expected plain values")
 
 
+def _has_keys(group: pq.RowGroupMetaData) -> bool:
+    """Tell whether a message of a row group may have a key."""
+    for at in range(group.num_columns):
+        column = group.column(at)
+        if column.path_in_schema == "key":
+            said = column.statistics
+            return said is None or not said.has_null_count or said.null_count < group.num_rows
+    return False
+
+
 def _check_rows(folder: Path, manifest: Manifest) -> frozenset[tuple[str, str]]:
     """Check the counts of the topics; return the messages whose ids others become."""
     counted, mark = Counter[str](), moved_mark(int(manifest.store, 16))
@@ -131,9 +149,9 @@ def _check_rows(folder: Path, manifest: Manifest) -> frozenset[tuple[str, str]]:
     return frozenset(rivals)
 
 
-def _names(folder: Path, manifest: Manifest) -> Iterator[pa.Table]:
+def _names(folder: Path, manifest: Manifest, *more: str) -> Iterator[pa.Table]:
     for file in manifest.files:
-        yield from groups_of(folder / file.name, ["topic", "id"])
+        yield from groups_of(folder / file.name, ["topic", "id", *more])
 
 
 def _pairs(rows: pa.Table) -> Iterator[tuple[str, str]]:
