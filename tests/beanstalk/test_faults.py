@@ -500,6 +500,30 @@ def test_commands_let_others_have_their_turn(served):
     assert 0 < most <= 32
 
 
+def test_refused_commands_of_many_connections_share_a_turn(tmp_path):
+    (path := tmp_path / "tokens").write_text('[anonymous]\nput = ["own"]\n')
+    most = 0
+    with Served(tokens=Tokens.load(path)) as served, contextlib.ExitStack() as stack:
+        done = served.port.desk.hall.commands
+
+        async def watch():
+            nonlocal most
+            before = done.total()
+            while True:
+                await asyncio.sleep(0)
+                most, before = max(most, done.total() - before), done.total()
+
+        lines = [stack.enter_context(Line(served.number)) for _ in range(8)]
+        watching = asyncio.run_coroutine_threadsafe(watch(), served.loop)
+        for line in lines:
+            line.send(b"put 0 0 1 1\r\nx\r\n" * 4_000)
+        for line in lines:
+            assert line.ask(b"", 4_000) == b"UNKNOWN_COMMAND\r\n" * 4_000
+        watching.cancel()
+    # A run of one whose turn it is, and another of one that was read.
+    assert 0 < most <= 2_000
+
+
 @pytest.mark.parametrize("settings", [{"paused": True}, {"most_leased": 1}])
 def test_a_job_that_may_not_be_reserved_waits_as_it_did(settings):
     with Served() as served, Line(served.number) as line:

@@ -219,6 +219,35 @@ async def test_an_answer_over_tls_is_read_to_its_end_by_a_slow_reader(tmp_path, 
         await port.stop()
 
 
+async def test_small_chunks_of_many_connections_share_a_turn(monkeypatch):
+    count = most = 0
+    body = Protocol.on_body
+
+    def on_body(self, part):
+        nonlocal count
+        count += 1
+        body(self, part)
+
+    async def watch():
+        nonlocal count, most
+        while True:
+            most, count = max(most, count), 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Protocol, "on_body", on_body)
+    data = CHUNKED + chunks(b'{"body":"%b"}' % (b"x" * 8_000), 1)
+    async with opened() as server:
+        wires = [await Wire.open(server) for _ in range(8)]
+        watching = asyncio.create_task(watch())
+        await asyncio.gather(*(wire.send(data) for wire in wires))
+        for wire in wires:
+            assert (await wire.answer()).status == 200
+            wire.close()
+        watching.cancel()
+    # A part of one whose turn it is, and of another one that was read.
+    assert 0 < most <= 4_000
+
+
 @pytest.mark.parametrize("way", ["refused", "empty lines", "chunks"])
 async def test_what_is_refused_lets_others_have_their_turn(way, monkeypatch):
     count, most = 0, 0

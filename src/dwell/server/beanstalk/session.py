@@ -14,7 +14,7 @@ from dwell.server.beanstalk.decoder import Decoder
 from dwell.server.beanstalk.leaseends import Held, LeaseEnds
 from dwell.server.beanstalk.notes import Noted
 from dwell.server.beanstalk.tubes import DEFAULT_TUBE
-from dwell.server.turns import Turns
+from dwell.server.turns import TURN_BYTES, Turns
 from dwell.server.unparsed import NOTED_BYTES
 
 #: How many held jobs are counted at a time, and the memory of each while it is held and while it is
@@ -24,6 +24,8 @@ _COUNTED_JOBS, _JOB_BYTES = 64, 1024
 _MOST_REPLY_BYTES = 64 * 1024
 #: How many runs are done before other connections are served.
 _MOST_AT_ONCE = 16
+#: A run of more commands is all that is done before other connections are served.
+_MANY_COMMANDS = 100
 #: From this number of held jobs on, expired leases are searched for.
 _FIRST_PURGE = 1000
 
@@ -332,6 +334,9 @@ class Session:
                 if self.noted is not None:
                     self._desk.note(self, reply)
                 self._say(reply)
+                if len(run.items) > _MANY_COMMANDS:
+                    # Commands that are refused cost as much as a turn of the event loop may.
+                    self._rest(TURN_BYTES)
         if self._decoder.is_in_body:
             self._count()
         self._note_kept()

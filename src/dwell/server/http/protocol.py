@@ -16,7 +16,7 @@ from dwell.server.http.delivery import Delivery
 from dwell.server.http.framing import END, begun_end, head_of, pieces_of
 from dwell.server.http.readers import LastAnswer, Watch
 from dwell.server.listening import Connection
-from dwell.server.turns import BUFFER, Turns
+from dwell.server.turns import BUFFER, TURN_BYTES, Turns
 from dwell.server.unparsed import NOTED_BYTES
 
 _log = logging.getLogger(__name__)
@@ -343,7 +343,9 @@ class Protocol(asyncio.BufferedProtocol, Connection):
         left, self._parts = _MOST_AT_ONCE, 0
         while not self._is_busy and not self._is_closing and self._parse():
             left -= 1
-            if not left or self._parts > _MOST_PARTS:
+            if self._parts > _MOST_PARTS:
+                self._rest(TURN_BYTES)
+            elif not left:
                 self._rest()
         self._is_proceeding = False
         left_bytes = len(self._held) - self._at
