@@ -94,5 +94,6 @@ class Steps(Turns):
         first.begin()
 
 
-def _weight(turn: Turn) -> tuple[bool, int]:
-    return turn.passed >= _MOST_PASSED, turn.count
+def _weight(turn: Turn) -> tuple[int, int]:
+    # By size alone, those that come again and again would keep a small one waiting for ever.
+    return turn.passed if turn.passed >= _MOST_PASSED else 0, turn.count
