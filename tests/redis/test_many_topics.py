@@ -7,6 +7,7 @@ import pytest
 
 import dwell
 from dwell.clock import SimulatedClock
+from dwell.server.beanstalk.taken import take_best
 from dwell.store.redis import RedisStore
 from tests.redis.servers import redis_server
 
@@ -132,3 +133,26 @@ async def test_a_take_asks_for_some_of_the_topics_a_call():
         # Where it has enough, it asks no further.
         assert asked == [200] * 3
         assert (await store.take(topics, 9, 1_000, "")).topics == ["t450", "t900", "t900"]
+
+
+async def test_the_most_urgent_of_many_topics_are_found_in_few_calls():
+    async with opened() as (queue, store, _server):
+        topics, asked = [f"t{at}" for at in range(1_000)], []
+        run = store.shards.run
+
+        async def noting(shard, verb, *own, **how):
+            # The queue ticks, too, for no topics.
+            if verb != "tick" or own:
+                asked.append(verb)
+            return await run(shard, verb, *own, **how)
+
+        store.shards.run = noting
+        assert await take_best(queue, topics, 2) == []
+        assert asked == ["tick"] * 5
+        for at in (900, 450, 0):
+            await queue.put(topics[at], "x", priority=1_000 - at)
+        asked.clear()
+        batches = await take_best(queue, topics, 2)
+        assert sorted(topic for batch in batches for topic in batch.topics) == ["t450", "t900"]
+        verbs = {verb: asked.count(verb) for verb in asked}
+        assert verbs == {"tick": 5, "peek": 3, "texts": 3, "take": 2}

@@ -164,6 +164,13 @@ class Store(ABC):
     def ready(self, topic: str) -> int:
         """Return how many messages of a topic could be taken after the last verb or tick."""
 
+    async def with_ready(self, topics: Sequence[str]) -> list[str]:
+        """Return the topics with messages that could be taken now, in the given order.
+
+        A store that does not know may return others, too.
+        """
+        return list(topics)
+
     @abstractmethod
     async def put(self, puts: Puts, on_conflict: str) -> PutAnswer:
         """Add messages; ``on_conflict`` is ``keep``, ``replace`` or ``error``.

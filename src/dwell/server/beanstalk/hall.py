@@ -79,9 +79,9 @@ class Hall:
         """The time."""
         return self.service.queue.clock.now_ms()
 
-    def rounds(self, work: Work) -> Rounds[Any, Part]:
-        """Return rounds that ``work`` executes, in turn with all other rounds."""
-        rounds: Rounds[Any, Part] = Rounds(partial(_do, work), _lose, self._steps)
+    def rounds(self, work: Work, steps: Steps | None = None) -> Rounds[Any, Part]:
+        """Return rounds that ``work`` executes, in turn with all others that name no ``steps``."""
+        rounds: Rounds[Any, Part] = Rounds(partial(_do, work), _lose, steps or self._steps)
         self._rounds.append(rounds)
         return rounds
 

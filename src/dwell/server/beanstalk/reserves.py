@@ -11,11 +11,14 @@ from dwell.server.beanstalk.receipts import Receipts
 from dwell.server.beanstalk.refusals import word_of
 from dwell.server.beanstalk.replies import DEADLINE_SOON, TIMED_OUT, reserved, reserved_one
 from dwell.server.beanstalk.session import Demand, Session
+from dwell.server.beanstalk.steps import Steps
 from dwell.server.beanstalk.taken import Portions, Taken, take_best
 from dwell.server.beanstalk.waiting import Wait, Waiting
 
 #: A connection that holds a job whose lease ends this soon is told, and does not wait.
 MARGIN_MS = 1000
+#: A round of more topics than this has much to look at.
+_FEW_TOPICS = 8
 
 
 class Reserves:
@@ -30,6 +33,8 @@ class Reserves:
         self._queue = hall.service.queue
         self._portions = Portions()
         self._rounds = hall.rounds(self._take)
+        # No other command waits for those that look at many topics.
+        self._looks = hall.rounds(self._take, Steps())
         self._waiting = Waiting(hall, self._served, self._give_back)
         hall.service.tokens.on_change.append(self.check_all)
 
@@ -93,7 +98,8 @@ class Reserves:
         """Take part in the next round."""
         topics, _ = self._hall.pauses.active(session.watched.values())
         run = _demand_of(session).run
-        self._rounds.add(topics, (session, run), run.count)
+        rounds = self._rounds if len(topics) <= _FEW_TOPICS else self._looks
+        rounds.add(topics, (session, run), run.count)
 
     async def _take(self, topics: tuple[str, ...], parts: Sequence[Part]) -> None:
         most = self._portions[topics].most

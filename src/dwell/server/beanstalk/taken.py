@@ -11,12 +11,12 @@ from dwell.batch.batch import Batch
 from dwell.message import I64, U32, U64
 from dwell.queue import Queue
 from dwell.server.beanstalk.leaseends import Held
-from dwell.server.parts import in_turns
+from dwell.slices import slices
 
 #: How many jobs are examined in each of several topics at a time.
 _MOST_HEADS = 100
-#: The cost of a look at a topic in a turn of the event loop.
-_LOOK_BYTES = 8 * 1024
+#: How many topics are asked for ready jobs at a time, and how many jobs of several are examined.
+_MOST_LOOKS, _MOST_EXAMINED = 200, 16
 #: How many bytes of bodies one connection is sent at a time, as far as known in advance.
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_JOBS = 1000
@@ -103,11 +103,17 @@ class Portions(dict[tuple[str, ...], Portion]):
 
 
 class Heads(NamedTuple):
-    """The columns that order the first messages of a topic among the messages of others."""
+    """The columns that order the first messages of topics, and the places of their topics."""
 
     numbers: U64
     due_ms: I64
     priority: U32
+    places: I64
+
+    @classmethod
+    def of(cls, batch: Batch, place: int) -> "Heads":
+        """Return the columns of messages of one topic."""
+        return cls(batch.numbers, batch.due_ms, batch.priority, np.full(len(batch), place))
 
 
 async def take_best(queue: Queue, topics: Sequence[str], limit: int) -> list[Batch]:
@@ -116,32 +122,37 @@ async def take_best(queue: Queue, topics: Sequence[str], limit: int) -> list[Bat
         return []
     if len(topics) == 1:
         return [await queue.take_at_once(topics, limit)]
-    limit = min(limit, _MOST_HEADS)
-    heads = dict[str, Heads]()
-    async for topic in in_turns(topics, repeat(_LOOK_BYTES)):
-        # Only the columns that order them are kept: bodies may be a megabyte each.
-        batch = await queue.peek(topic, limit)
-        if len(batch):
-            heads[topic] = Heads(batch.numbers.copy(), batch.due_ms.copy(), batch.priority.copy())
-    if len(heads) < 2:
-        return [await queue.take(topic, limit) for topic in heads]
-    wanted = zip(heads, _shares(list(heads.values()), limit), strict=True)
-    takes = [queue.take(topic, share) for topic, share in wanted if share]
+    limit, ready = min(limit, _MOST_HEADS), list[str]()
+    for some in slices(topics, _MOST_LOOKS):
+        ready += await queue.store.with_ready(some)
+        # A store that knows the answer has let no other task run.
+        await asyncio.sleep(0)
+    if len(ready) < 2:
+        return [await queue.take(topic, limit) for topic in ready]
+    takes = [queue.take(topic, share) for topic, share in await _shares(queue, ready, limit)]
     done = await asyncio.gather(*takes, return_exceptions=True)
     batches = [batch for batch in done if isinstance(batch, Batch)]
-    errors = [error for error in done if isinstance(error, BaseException)]
-    # The messages of one topic are delivered even if another topic failed.
-    if errors and not any(map(len, batches)):
-        raise errors[0]
-    return batches
+    if any(map(len, batches)):
+        # The messages of one topic are delivered even if another topic failed.
+        return batches
+    for error in done:
+        if isinstance(error, BaseException):
+            raise error
+    # Others were faster there, but the other topics may still have something.
+    return [await queue.take_at_once(ready, limit)]
 
 
-def _shares(heads: Sequence[Heads], limit: int) -> list[int]:
-    """Return how many messages of each batch are among the most urgent of all."""
-    which = np.repeat(np.arange(len(heads)), [len(one.numbers) for one in heads])
-    chosen = which[_by_urgency(heads)[:limit]]
-    shares: list[int] = np.bincount(chosen, minlength=len(heads)).tolist()
-    return shares
+async def _shares(queue: Queue, topics: Sequence[str], limit: int) -> list[tuple[str, int]]:
+    """Return how many of the most urgent messages of all are in each topic that has some."""
+    best: list[Heads] = []
+    for places in slices(range(len(topics)), max(_MOST_EXAMINED // limit, 1)):
+        found = await asyncio.gather(*(queue.peek(topics[at], limit) for at in places))
+        # Only the columns that order them are kept: bodies may be a megabyte each.
+        heads = [*best, *map(Heads.of, found, places)]
+        first = _by_urgency(heads)[:limit]
+        best = [Heads(*(np.concatenate(column)[first] for column in zip(*heads, strict=True)))]
+    shares: list[int] = np.bincount(best[0].places, minlength=len(topics)).tolist()
+    return [(topic, share) for topic, share in zip(topics, shares, strict=True) if share]
 
 
 def _by_urgency(batches: Sequence[Batch] | Sequence[Heads]) -> list[int]:

@@ -46,6 +46,11 @@ class Counting(Store):
         self._time.look()
         return await stats_of(self._machine)
 
+    async def with_ready(self, topics: Sequence[str]) -> list[str]:
+        """Return the topics with messages that could be taken now."""
+        self._time.look()
+        return [topic for topic in topics if self.ready(topic)]
+
     async def stored_bytes(self) -> dict[str, int]:
         """Return how many bytes the messages of each topic have."""
         self._time.look()

@@ -30,6 +30,11 @@ class Counting(Store):
         """Apply the passing of time."""
         raise NotImplementedError
 
+    async def with_ready(self, topics: Sequence[str]) -> list[str]:
+        """Return the topics with messages that could be taken now."""
+        self._enter()
+        return [topic for topic in topics if self.ready(topic)]
+
     async def stats(self) -> Stats:
         """Return the counts."""
         self._enter()

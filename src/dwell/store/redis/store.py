@@ -158,6 +158,12 @@ class RedisStore(Store):
         """Return the largest count that can be asked for: only the engine knows the real one."""
         return MAX_BATCH_MESSAGES
 
+    async def with_ready(self, topics: Sequence[str]) -> list[str]:
+        """Return the topics with messages that could be taken now."""
+        self.check()
+        found = await self._ticks.ready_of(topics)
+        return [topic for topic in topics if topic in found]
+
     async def take_ids(
         self,
         topic: str,

@@ -50,6 +50,14 @@ class Ticks:
             next(iter(ticks.values())).result()
         return ticked
 
+    async def ready_of(self, topics: Sequence[str]) -> set[str]:
+        """Return which topics have messages that could be taken, by a tick of every shard."""
+        found = set[str]()
+        for shard in range(self._shards.count):
+            for some in slices(topics, self._shards.limits.topics):
+                found |= await self._tick_some(shard, some)
+        return found
+
     async def close(self) -> None:
         """Cancel ticks that nothing waits for."""
         ticks = list(self._late.values())
@@ -76,7 +84,8 @@ class Ticks:
         if not topics:
             await self._tick_some(shard, ())
 
-    async def _tick_some(self, shard: int, topics: Sequence[str]) -> None:
+    async def _tick_some(self, shard: int, topics: Sequence[str]) -> set[str]:
+        """Tick until nothing is due any more; return the topics that have something ready."""
         while True:
             answer = await self._shards.run(shard, "tick", *topics)
             is_settled, ready, is_unsettled = answer.values
@@ -87,7 +96,7 @@ class Ticks:
                 if topic not in woken:
                     self._wake(topic.decode(), count)
             if is_settled:
-                return
+                return {topic.decode() for topic in ready[::2]}
 
 
 def _good(ticks: dict[int, asyncio.Task[None]]) -> list[int]:

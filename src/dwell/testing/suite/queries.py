@@ -114,6 +114,21 @@ class Queries(Suite):
         assert (await rig.store.count_due(["t"], inner)).tolist() == [10, 9]
 
     @scenario
+    async def test_topics_with_something_ready(self, rig: Rig) -> None:
+        """In the given order, also what has just fallen due."""
+        await rig.put("a", topic="late", delay_ms=LATER_MS)
+        await rig.put("b", topic="paused")
+        await rig.put("c", "d", topic="all")
+        await rig.put("e", topic="taken")
+        await rig.take(topics=["taken"])
+        await rig.configure("paused", paused=True)
+        topics = ["none", "late", "all", "paused", "taken"]
+        assert await rig.store.with_ready(topics) == ["all"]
+        rig.advance(LATER_MS)
+        assert set(await rig.store.with_ready(topics)) >= {"late", "all"}
+        assert await rig.store.with_ready(["all", "late"]) == ["all", "late"]
+
+    @scenario
     async def test_oldest_of_what_waits(self, rig: Rig) -> None:
         """A later message of a better priority does not hide the oldest."""
         first = rig.now_ms
