@@ -136,6 +136,23 @@ async def test_a_run_by_hand_counts_whose_put_comes_after_the_next_run(monkeypat
         assert await ids(queue) == []
 
 
+async def test_a_long_run_by_hand_counts_behind_many_that_are_done():
+    async with opened() as (queue, clock):
+        await queue.schedules.put("s", "t", b"", every="1m", overlap="skip")
+        clock.advance(10_000)
+        await queue.schedules.run("s")
+        (long,) = await queue.take("t", lease="2h")
+        for _ in range(120):
+            clock.advance(10)
+            await queue.schedules.run("s")
+            await queue.ack(await queue.take("t"))
+        await minutes(queue, clock, 2)
+        assert await ids(queue) == []
+        await queue.ack(long)
+        await minutes(queue, clock, 1)
+        assert len(await ids(queue)) == 1
+
+
 async def test_several_runs_by_hand_that_nobody_has_taken_are_all_replaced():
     async with opened() as (queue, clock):
         await queue.schedules.put("s", "t", b"", every="1m", overlap="replace")

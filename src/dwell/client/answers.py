@@ -24,11 +24,12 @@ class Ended(msgspec.Struct):
 
 
 class StoreAnswer(msgspec.Struct):
-    """Which store the server has, and whether it keeps call numbers, and results of acks."""
+    """Which store the server has, and what it can."""
 
     number: int
     keeps_calls: bool = False
     keeps_results: bool = False
+    parts_ids: bool = False
 
 
 class OutcomeAnswer(msgspec.Struct):

@@ -143,7 +143,7 @@ class HttpStore(Counting):
         try:
             known = await self._get("/v1/store", StoreAnswer)
             self.number, self._knows_repeats = known.number, known.keeps_calls
-            self._keeps_results = known.keeps_results
+            self._keeps_results, self.parts_ids = known.keeps_results, known.parts_ids
         except BaseException:
             await self._connection.close()
             raise

@@ -110,6 +110,8 @@ class Store(ABC):
     #: Whether :meth:`take_ids` takes a ``limit``, so that many ids of which few may be taken need
     #: one call.
     limits_ids: bool = False
+    #: Whether messages of one topic and id can be several, each with another key.
+    parts_ids: bool = False
     #: Whether :meth:`stored_bytes` counts.
     counts_bytes: bool = False
     #: How many messages of several callers are joined into one call at most.

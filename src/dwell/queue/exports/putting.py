@@ -194,10 +194,9 @@ class Importer:
             on_bad(row, f"id: got {got!r:.300}, expected {allowed}")
 
     async def _are_hidden(self, topic: str, rows: pa.Table, answer: PutAnswer) -> np.ndarray:
-        """Tell which messages are not there, as an earlier one of the export has their id.
-
-        A Redis with several shards may have both, and then nothing is hidden.
-        """
+        """Tell which messages are not there, as an earlier one of the export has their id."""
+        if self._queue.store.parts_ids:
+            return np.zeros(len(rows), bool)
         is_hidden: np.ndarray = (answer.results == Result.KEPT) & self._doubles.later(rows)
         places = np.flatnonzero(is_hidden).tolist()
         keys = rows.column("key").to_pylist() if places else []

@@ -248,11 +248,12 @@ class Schedules:
         there = await self._queue.get(schedule.topic, ids) if ids else []
         # The caller of a late one may be about to put its message.
         put_ms = self._queue.clock.now_ms() - _PUTTING_MS
-        done = {
-            ran
-            for ran, message in zip(schedule.ran_ms, there, strict=True)
-            if (ran < put_ms if message is None else message.state is State.DEAD)
-        }
+        known = list(zip(schedule.ran_ms, there, strict=True))
+        coming = [ran for ran, message in known if message is None and ran >= put_ms]
+        running = [ran for ran, message in known if message and message.state is not State.DEAD]
+        # Where there is no room for all, those of which nothing is seen go first.
+        more = max(len(running) + len(coming) + 1 - _MOST_RUNS, 0)
+        done = {*schedule.ran_ms} - {*running} - {*coming[more:]}
 
         def changed(old: Schedule | None) -> Schedule | None:
             if old is None:

@@ -28,6 +28,7 @@ async def store(call: Call) -> Answer:
         service.queue.clock.now_ms(),
         service.is_draining,
         service.queue.store.keeps_calls,
+        parts_ids=service.queue.store.parts_ids,
     )
     return call.answer(answer)
 

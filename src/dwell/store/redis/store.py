@@ -123,6 +123,7 @@ class RedisStore(Store):
 
     def _agree(self) -> None:
         self.number, self.secret = self.shards.number, self.shards.secret
+        self.parts_ids = self.shards.count > 1
 
     async def close(self) -> None:
         """Settle the debts that can be settled at once; disconnect from the engine."""

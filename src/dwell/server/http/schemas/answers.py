@@ -301,7 +301,8 @@ class StoreAnswer(Struct):
     """The store: its number, the server's version and time, and whether it takes messages.
 
     ``keeps_calls``: whether it knows repeats of numbered requests; ``keeps_results``: whether it
-    keeps results of acks.
+    keeps results of acks; ``parts_ids``: whether several messages may have one topic and id, each
+    with another key.
     """
 
     number: int
@@ -310,6 +311,7 @@ class StoreAnswer(Struct):
     is_draining: bool
     keeps_calls: bool = False
     keeps_results: bool = True
+    parts_ids: bool = False
 
 
 class StaleRow(Struct):
