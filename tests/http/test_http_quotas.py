@@ -139,8 +139,10 @@ async def test_topics_that_others_made_count_for_those_who_share_them(tmp_path, 
         for who in ("s0", "s1", "s2"):
             status, answer = await ask(who, "/v1/topics/s.new/messages", rows(1))
             assert (status, answer["error"]) == (507, "StoreFull")
-        # Those of other names are none of its topics.
-        assert (await ask("more", "/v1/topics/t.new/messages", rows(1)))[0] == 200
+        # Those of other names are none of its topics, and their messages none of its own.
+        assert (await ask("s1", "/v1/topics/s.1/messages", rows(75)))[0] == 200
+        assert (await ask("more", "/v1/topics/t.new/messages", rows(80)))[0] == 200
+        assert (await ask("s2", "/v1/topics/s.2/messages", rows(6)))[0] == 507
 
 
 async def test_a_quota_that_a_reload_brings_counts_what_is_there(tmp_path, monkeypatch):

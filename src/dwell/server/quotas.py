@@ -9,7 +9,6 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from dwell.message import U8, Result
 from dwell.queue import Queue
 from dwell.queue.schedules.schedule import TOPIC as SCHEDULES
 from dwell.server.board.shared import Shared
+from dwell.server.ledger import Ledger
 from dwell.server.sorting import in_order
 from dwell.server.tokens import Grant, Right, TokenFile, Tokens
 
@@ -75,7 +75,7 @@ class Seen:
                 await asyncio.sleep(0)
         return seen
 
-    def __contains__(self, topic: str) -> bool:
+    def __contains__(self, topic: object) -> bool:
         return topic in self._there
 
     def under(self, prefixes: tuple[str, ...]) -> tuple[int, int, int]:
@@ -107,39 +107,6 @@ def _apart(prefixes: tuple[str, ...]) -> list[str]:
     return found
 
 
-@dataclass(slots=True)
-class _Sum:
-    """Messages, bytes and topics that no look has found yet.
-
-    ``topics`` has for each topic how many puts, messages and bytes that are.
-    """
-
-    messages: int = 0
-    size_bytes: int = 0
-    topics: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-
-    def add(self, topic: str | None, messages: int, size_bytes: int, puts: int = 1) -> None:
-        self.messages += messages
-        self.size_bytes += size_bytes
-        if topic is not None:
-            self._add_to(topic, (puts, messages, size_bytes))
-
-    def take(self, topic: str | None, messages: int, size_bytes: int) -> None:
-        self.add(topic, -messages, -size_bytes, -1)
-
-    def merge(self, other: "_Sum") -> None:
-        self.messages += other.messages
-        self.size_bytes += other.size_bytes
-        for topic, of in other.topics.items():
-            self._add_to(topic, of)
-
-    def _add_to(self, topic: str, of: tuple[int, int, int]) -> None:
-        puts, messages, size_bytes = self.topics.get(topic, (0, 0, 0))
-        self.topics[topic] = puts + of[0], messages + of[1], size_bytes + of[2]
-        if not puts + of[0]:
-            del self.topics[topic]
-
-
 class Room:
     """The amount that one put may add: it counts as under way until the put is over.
 
@@ -147,15 +114,13 @@ class Room:
     tells whether the stored amount has grown. Without a topic it is only bytes.
     """
 
-    __slots__ = ("_account", "_messages", "_size_bytes", "_topic", "created", "is_larger")
+    __slots__ = ("_ledger", "_messages", "_size_bytes", "_topic", "created", "is_larger")
 
-    def __init__(
-        self, account: "Account", topic: str | None, messages: int, size_bytes: int
-    ) -> None:
-        self._account, self._topic = account, topic
+    def __init__(self, ledger: Ledger, topic: str | None, messages: int, size_bytes: int) -> None:
+        self._ledger, self._topic = ledger, topic
         self._messages, self._size_bytes = messages, size_bytes
         self.created, self.is_larger = messages, True
-        account.under_way.add(topic, messages, size_bytes)
+        ledger.under_way.add(topic, messages, size_bytes)
 
     def done(self, results: U8) -> None:
         """Note the result of each message."""
@@ -168,55 +133,20 @@ class Room:
 
     def leave(self) -> None:
         """Count it as brought, as far as it was."""
-        account = self._account
-        account.under_way.take(self._topic, self._messages, self._size_bytes)
+        ledger = self._ledger
+        ledger.under_way.take(self._topic, self._messages, self._size_bytes)
         if self.is_larger:
-            account.brought.add(self._topic, self.created, self._size_bytes)
+            ledger.brought.add(self._topic, self.created, self._size_bytes)
 
 
 class Account:
-    """The amounts that one token has put since a look and has under way, and its request rate.
+    """The request rate and the open streams of one token."""
 
-    A look finds all puts from before its start. Puts during a look may or may not be found, and
-    count until the next look.
-    """
-
-    __slots__ = ("_asked_ms", "_before", "_level", "brought", "streams", "under_way")
+    __slots__ = ("_asked_ms", "_level", "streams")
 
     def __init__(self) -> None:
-        self._before, self.brought, self.under_way = _Sum(), _Sum(), _Sum()
         self._level, self._asked_ms = 0.0, 0
         self.streams = 0
-
-    def begin_look(self) -> None:
-        """Note that the look will include all puts until now."""
-        self._before.merge(self.brought)
-        self.brought = _Sum()
-
-    def end_look(self) -> None:
-        """Note that it was found."""
-        self._before = _Sum()
-
-    def since(self, seen: Seen) -> tuple[set[str], int, int]:
-        """Return new topics, messages and bytes that a look has not found yet."""
-        sums = self._sums
-        topics = {topic for one in sums for topic in one.topics if topic not in seen}
-        return topics, sum(one.messages for one in sums), sum(one.size_bytes for one in sums)
-
-    def since_under(self, seen: Seen, prefixes: tuple[str, ...]) -> tuple[set[str], int, int]:
-        """Return the same of topics with some prefixes, for another token that shares them."""
-        found = [
-            (topic, messages, size_bytes)
-            for one in self._sums
-            for topic, (_, messages, size_bytes) in one.topics.items()
-            if topic.startswith(prefixes)
-        ]
-        topics = {topic for topic, *_ in found if topic not in seen}
-        return topics, sum(count for _, count, _ in found), sum(size for *_, size in found)
-
-    @property
-    def _sums(self) -> tuple[_Sum, ...]:
-        return self._before, self.brought, self.under_way
 
     def may_ask(self, rate: int, count: int) -> bool:
         """Tell whether requests may come, of ``rate`` a second; only the last may go over it."""
@@ -238,24 +168,27 @@ class Quotas:
         self._accounts: dict[str, Account] = {}
         self._looks: Shared[Seen] = Shared(self._look, _LOOK_S)
         self._last: Seen | None = None
-        self._sharing: dict[str, list[Account]] = {}
+        self._ledgers: dict[tuple[str, ...], Ledger] = {}
+        # Each ledger with those into whose topics its tokens may put.
+        self._meeting: dict[tuple[str, ...], list[Ledger]] = {}
         self.check(tokens.found)
         tokens.on_change.append(self._forget)
 
     def _forget(self) -> None:
         """Forget the last look, which may have left out what a new quota bounds."""
         self._looks = Shared(self._look, _LOOK_S)
-        self._sharing = {}
+        self._meeting = {}
 
-    def _sharing_with(self, name: str, grant: Grant) -> list[Account]:
-        """Return the accounts of other tokens with a quota that may put into the same topics."""
-        if name not in self._sharing:
-            self._sharing[name] = [
-                self._accounts.setdefault(other, Account())
-                for other, its in self._tokens.limited.items()
-                if other != name and _do_meet(grant.put, its.put)
-            ]
-        return self._sharing[name]
+    def _ledgers_of(self, grant: Grant) -> list[Ledger]:
+        """Return the ledger of a token, and those of others that may put into its topics."""
+        if grant.stored not in self._meeting:
+            found = {other.stored for other in self._tokens.limited.values()}
+            for stored in found | {grant.stored}:
+                self._ledgers.setdefault(stored, Ledger(stored))
+            own = self._ledgers[grant.stored]
+            others = [one for one in self._ledgers.values() if one is not own and one.meets(own)]
+            self._meeting[grant.stored] = [own, *others]
+        return self._meeting[grant.stored]
 
     def check(self, found: TokenFile) -> None:
         """Refuse quotas that the store cannot count; raises InvalidSettings."""
@@ -311,7 +244,8 @@ class Quotas:
         of = self._of(name)
         if of is None:
             return None
-        return Gate(name, *of, self._sharing_with(name, of[0]), await self._seen())
+        seen = await self._seen()
+        return Gate(name, of[0], self._ledgers_of(of[0]), seen)
 
     @asynccontextmanager
     async def room(
@@ -346,15 +280,15 @@ class Quotas:
         of = self._of(name)
         if of is None or (most := of[0].quota.topics) is None:
             return
-        grant, account = of
-        seen = await self._seen()
+        grant, seen = of[0], await self._seen()
         if topic in seen.topics:
             return
         prefixes = grant.prefixes((Right.PUT, Right.ADMIN))
-        new = account.since(seen)[0] - seen.topics.keys() | {topic}
+        own, *_ = ledgers = self._ledgers_of(grant)
+        new = {topic}.union(*(one.topics(prefixes, seen.topics) for one in ledgers))
         there = sum(one.startswith(prefixes) for one in seen.topics)
         _refuse_over("topics", name, there + len(new), most)
-        account.brought.add(topic, 0, 0)
+        own.brought.add(topic, 0, 0)
 
     async def _seen(self) -> Seen:
         """Return the result of the last look; accounts count from it."""
@@ -362,9 +296,9 @@ class Quotas:
 
     async def _look(self) -> Seen:
         """Look up the stored amounts; while the store fails, the last result is used."""
-        looked = list(self._accounts.values())
-        for account in looked:
-            account.begin_look()
+        looked = list(self._ledgers.values())
+        for ledger in looked:
+            ledger.begin_look()
         try:
             stats = await self._queue.stats()
             sizes = await self._sizes()
@@ -373,8 +307,8 @@ class Quotas:
                 raise
             return self._last
         self._last = await Seen.of(stats, sizes)
-        for account in looked:
-            account.end_look()
+        for ledger in looked:
+            ledger.end_look()
         return self._last
 
     async def _sizes(self) -> dict[str, int]:
@@ -398,54 +332,40 @@ def _entered(room: Room) -> Iterator[Room]:
 class Gate:
     """Admits puts of one token, by the result of a look."""
 
-    def __init__(
-        self, name: str, grant: Grant, account: Account, others: list[Account], seen: Seen
-    ) -> None:
+    def __init__(self, name: str, grant: Grant, ledgers: list[Ledger], seen: Seen) -> None:
         self._name, self._quota, self._put = name, grant.quota, grant.put
-        self._account, self._others, self._seen = account, others, seen
+        self._ledgers, self._seen = ledgers, seen
         # The schedules count for a token that may change them.
         is_scheduler = grant.allows((Right.ADMIN,), (SCHEDULES,))
-        # One that puts nothing stores results, where it takes.
-        stored = grant.put or grant.take
-        self._stored = (*stored, SCHEDULES) if is_scheduler else stored
+        self._stored = (*grant.stored, SCHEDULES) if is_scheduler else grant.stored
 
     def enter(self, topic: str, messages: int, size_bytes: int) -> Room:
         """Admit a put; raises StoreFull if it would exceed the quota of the token."""
-        name, quota, seen = self._name, self._quota, self._seen
-        topics, there, _ = seen.under(self._put)
-        new, more, _ = self._since(self._put)
-        if topic not in seen and topic not in new:
-            _refuse_over("topics", name, topics + len(new) + 1, quota.topics)
-        if messages:
-            _refuse_over("pending", name, there + more + messages, quota.pending)
+        name, quota, seen, ledgers = self._name, self._quota, self._seen, self._ledgers
+        if quota.topics is not None and topic not in seen and not any(topic in o for o in ledgers):
+            new = {topic}.union(*(one.topics(self._put, seen) for one in ledgers))
+            _refuse_over("topics", name, seen.under(self._put)[0] + len(new), quota.topics)
+        if quota.pending is not None and messages:
+            there = seen.under(self._put)[1] + self._amount(self._put)[0]
+            _refuse_over("pending", name, there + messages, quota.pending)
         self._check_bytes(size_bytes)
-        return Room(self._account, topic, messages, size_bytes)
+        return Room(ledgers[0], topic, messages, size_bytes)
 
     def enter_bytes(self, size_bytes: int) -> Room:
         """Admit bytes that belong to no topic; raises StoreFull."""
         self._check_bytes(size_bytes)
-        return Room(self._account, None, 0, size_bytes)
+        return Room(self._ledgers[0], None, 0, size_bytes)
 
     def _check_bytes(self, size_bytes: int) -> None:
         if self._quota.stored_bytes is None:
             return
-        size_bytes += self._seen.under(self._stored)[2] + self._since(self._stored)[2]
+        size_bytes += self._seen.under(self._stored)[2] + self._amount(self._stored)[1]
         _refuse_over("stored_bytes", self._name, size_bytes, self._quota.stored_bytes)
 
-    def _since(self, prefixes: tuple[str, ...]) -> tuple[set[str], int, int]:
-        """Return what no look has found: its own, and that of others in its topics."""
-        topics, messages, size_bytes = self._account.since(self._seen)
-        for other in self._others:
-            some, count, size = other.since_under(self._seen, prefixes)
-            topics |= some
-            messages, size_bytes = messages + count, size_bytes + size
-        return topics, messages, size_bytes
-
-
-def _do_meet(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
-    """Tell whether any name begins with prefixes of both."""
-    pairs = ((ours, theirs), (theirs, ours))
-    return any(prefix.startswith(others) for some, others in pairs for prefix in some)
+    def _amount(self, prefixes: tuple[str, ...]) -> tuple[int, int]:
+        """Return the messages and bytes that no look has found yet."""
+        amounts = [one.amount(prefixes) for one in self._ledgers]
+        return sum(count for count, _ in amounts), sum(size for _, size in amounts)
 
 
 def _refuse_over(quota: str, name: str, count: int, most: int | None) -> None:

@@ -112,6 +112,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The name of the token, empty for callers without one."""
         return ""
 
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """How the topics begin in which it stores messages, or only results where it takes."""
+        return self.put or self.take
+
     def prefixes(self, rights: Sequence[Right]) -> tuple[str, ...]:
         """Return how the topics begin on which any of some rights is given."""
         if len(rights) == 1 and rights[0] is not Right.METRICS:
