@@ -591,9 +591,6 @@ async def test_who_holds_what_is_written_once_for_all_who_watch(monkeypatch):
         ("GET", "/v1/topics/t/results/unknown"),
         ("GET", "/v1/schedules/s"),
         ("GET", "/v1/schedules/s/runs"),
-        ("PATCH", "/v1/schedules/s"),
-        ("POST", "/v1/schedules/s/pause"),
-        ("POST", "/v1/schedules/s/resume"),
         ("POST", "/v1/schedules/s/run"),
     ],
 )

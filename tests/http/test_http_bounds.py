@@ -167,6 +167,15 @@ async def test_a_wait_counts_what_it_keeps_for_each_topic():
         assert (await other.ask(request("POST", "/v1/take", ask))).status == 200
 
 
+async def test_a_stream_of_the_board_goes_on_while_others_hold_too_much():
+    async with served() as server:
+        in_flight, wire = server.service.in_flight, await Wire.open(server)
+        in_flight.hold(in_flight.most_bytes + 1)
+        await wire.send(request("POST", "/v1/watch", {"overview": {}}))
+        await wire.reader.readuntil(b"event: overview")
+        in_flight.hold(-in_flight.most_bytes - 1)
+
+
 async def test_a_stream_counts_what_it_keeps_for_each_topic():
     async with served() as server:
         wire, in_flight = await Wire.open(server), server.service.in_flight

@@ -7,6 +7,7 @@ import pytest
 
 import dwell
 from dwell.clock import SimulatedClock
+from dwell.errors import ServerUnreachable
 from dwell.server.beanstalk.taken import take_best
 from dwell.store.redis import RedisStore
 from tests.redis.servers import redis_server
@@ -156,3 +157,24 @@ async def test_the_most_urgent_of_many_topics_are_found_in_few_calls():
         assert sorted(topic for batch in batches for topic in batch.topics) == ["t450", "t900"]
         verbs = {verb: asked.count(verb) for verb in asked}
         assert verbs == {"tick": 5, "peek": 3, "texts": 3, "take": 2}
+
+
+@pytest.mark.parametrize("down", range(4))
+async def test_topics_with_something_ready_are_known_without_one_shard(down, monkeypatch):
+    with redis_server() as server:
+        store = RedisStore(f"{server.url}?shards=4", clock=SimulatedClock())
+        async with asyncio.timeout(60), dwell.Queue(store) as queue:
+            for topic in "ab":
+                await queue.put_many(topic, ["x"] * 40, ids=list(map(str, range(40))))
+            run = store.shards.run
+
+            async def failing(shard, verb, *own, **how):
+                if shard == down:
+                    raise ServerUnreachable(f"shard {shard} is down")
+                return await run(shard, verb, *own, **how)
+
+            monkeypatch.setattr(store.shards, "run", failing)
+            assert await store.with_ready(["a", "none", "b"]) == ["a", "b"]
+            monkeypatch.setattr(store.shards, "run", lambda *own: failing(down, *own[1:]))
+            with pytest.raises(ServerUnreachable):
+                await store.with_ready(["a"])

@@ -19,8 +19,6 @@ from dwell.batch.calls import (
     MOST_FIRST,
     first_of_caller,
     numbers_of,
-    place_of,
-    places_of,
 )
 from dwell.clock import SimulatedClock
 from dwell.errors import StoreError
@@ -246,33 +244,18 @@ async def test_who_has_most_outcomes_loses_the_oldest(tmp_path: Path) -> None:
 
 def test_numbers_of_callers_lie_apart_and_stay_numbers() -> None:
     drawn = (*range(1, 1_000), MOST_FIRST - 1)
-    firsts = {first_of_caller(n, place_of(who)) for who in "ab" for n in drawn}
+    firsts = {first_of_caller(n, who) for who in "ab" for n in drawn}
     assert len(firsts) == 2_000
     assert all(0 <= first < MOST_FIRST for first in firsts)
     assert len({first >> CALLER_SHIFT for first in firsts}) == 2
 
 
-@given(number=st.integers(1, MOST_FIRST - 1), place=st.integers(0, 4095))
-@example(number=pow(_MIX, -1, MOST_FIRST) * (MOST_FIRST - 1) % MOST_FIRST, place=5)
-def test_all_numbers_of_a_request_have_the_place_of_its_caller(number: int, place: int) -> None:
-    first = first_of_caller(number, place)
-    numbers = numbers_of(first, MAX_BATCH_MESSAGES)
-    assert set((numbers >> np.uint64(CALLER_SHIFT)).tolist()) == {place}
-
-
-def test_each_caller_has_a_place_of_its_own_and_keeps_it() -> None:
-    # Two of these names have the same place by themselves.
-    names = [f"tenant-{n}" for n in range(64)]
-    assert len(set(map(place_of, names))) == 63
-    places = places_of(names, {})
-    assert len(set(places.values())) == 64
-    assert places_of(reversed(names), {}) == places
-    (second,) = (name for name in names if places[name] != place_of(name))
-    more = places_of([second, "other"], places)
-    assert more == {second: places[second], "other": place_of("other")}
-    many = places_of(map(str, range(5_000)), {})
-    assert len(many) == 5_000
-    assert len(set(many.values())) == 4_096
+@given(number=st.integers(1, MOST_FIRST - 1), caller=st.text(max_size=5))
+@example(number=pow(_MIX, -1, MOST_FIRST) * (MOST_FIRST - 1) % MOST_FIRST, caller="a")
+def test_all_numbers_of_a_request_have_the_place_of_its_caller(number: int, caller: str) -> None:
+    numbers = numbers_of(first_of_caller(number, caller), MAX_BATCH_MESSAGES)
+    (place,) = set((numbers >> np.uint64(CALLER_SHIFT)).tolist())
+    assert place == first_of_caller(1, caller) >> CALLER_SHIFT
 
 
 def test_a_part_of_a_batch_has_the_numbers_of_its_places() -> None:

@@ -6,7 +6,7 @@ numbers writes them down with the verb. It answers a repeat with the results of 
 and does only the part that was not done.
 """
 
-from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -28,37 +28,18 @@ _FIRSTS = (1 << CALLER_SHIFT) - MAX_BATCH_MESSAGES
 _MIX = 0x9E3779B97F4A7C15
 
 
-def first_of_caller(number: int, place: int) -> int:
+def first_of_caller(number: int, caller: str) -> int:
     """Return the number that stands for a request of one of many callers.
 
-    Its high bits are the caller's place, and the others follow from the number that the caller
-    drew. All numbers of the messages of a request have the same place.
+    Its high bits follow from the caller, and the others from the number that the caller drew. All
+    numbers of the messages of a request have the same high bits.
     """
     mixed = number * _MIX % MOST_FIRST
-    return (place << CALLER_SHIFT) | mixed // _CALLERS % _FIRSTS
+    return (_place_of(caller) << CALLER_SHIFT) | mixed // _CALLERS % _FIRSTS
 
 
-def places_of(callers: Iterable[str], before: Mapping[str, int]) -> dict[str, int]:
-    """Return a place for each caller, as far as there are places one of its own.
-
-    It follows from the name, so it is the same after a restart; where two have the same, the next
-    free one is the place of the second. Those who had one ``before`` keep it.
-    """
-    names = sorted(set(callers))
-    places = {name: before[name] for name in names if name in before}
-    taken = set(places.values())
-    for name in names:
-        place = place_of(name)
-        if name not in places:
-            while place in taken and len(taken) < _CALLERS:
-                place = (place + 1) % _CALLERS
-            places[name] = place
-            taken.add(place)
-    return places
-
-
-def place_of(caller: str) -> int:
-    """Return the place that a caller has if no other has it."""
+@lru_cache(maxsize=10_000)
+def _place_of(caller: str) -> int:
     return int.from_bytes(blake2b(caller.encode(), digest_size=8).digest(), "big") % _CALLERS
 
 

@@ -58,7 +58,7 @@ class InFlight:
     def keep_topics(self, topics: int) -> int:
         """Count the memory that a wait on topics holds, and return it; raises ServerBusy."""
         size_bytes = topics * WAITING_TOPIC_BYTES
-        if self.size_bytes + size_bytes > self.most_bytes:
+        if topics and self.size_bytes + size_bytes > self.most_bytes:
             self.refused += 1
             raise self._refusal()
         self.size_bytes += size_bytes

@@ -1,10 +1,10 @@
-"""Ledger: what tokens with the same prefixes have put since a look at the store, or are putting.
+"""Ledger: what tokens that share a prefix have put since a look at the store, or are putting.
 
 A look finds all puts from before its start. Puts during a look may or may not be found, and count
 until the next look.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 
@@ -45,18 +45,19 @@ class Sum:
 
 
 class Ledger:
-    """The sums of the tokens that may put into the topics with ``prefixes``."""
+    """The sums of all tokens for the topics with one prefix that each of them names."""
 
-    __slots__ = ("_before", "brought", "prefixes", "under_way")
+    __slots__ = ("_before", "brought", "prefix", "under_way")
 
-    def __init__(self, prefixes: tuple[str, ...]) -> None:
-        self.prefixes = prefixes
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
         self._before, self.brought, self.under_way = Sum(), Sum(), Sum()
 
-    def meets(self, other: "Ledger") -> bool:
-        """Tell whether any name begins with prefixes of both."""
-        pairs = ((self.prefixes, other.prefixes), (other.prefixes, self.prefixes))
-        return any(prefix.startswith(others) for some, others in pairs for prefix in some)
+    def meets(self, prefixes: tuple[str, ...]) -> bool:
+        """Tell whether any name begins with its prefix and with one of others."""
+        return self.prefix.startswith(prefixes) or any(
+            prefix.startswith(self.prefix) for prefix in prefixes
+        )
 
     def begin_look(self) -> None:
         """Note that the look will include all puts until now."""
@@ -72,25 +73,21 @@ class Ledger:
 
     def topics(self, prefixes: tuple[str, ...], seen: Container[str]) -> set[str]:
         """Return the topics with prefixes that a look has not found yet."""
-        return {
-            topic
-            for one in self._sums
-            for topic in one.topics
-            if topic.startswith(prefixes) and topic not in seen
-        }
+        return {topic for topic, *_ in self._of(prefixes) if topic not in seen}
 
     def amount(self, prefixes: tuple[str, ...]) -> tuple[int, int]:
         """Return the messages and bytes in topics with prefixes that no look has found yet."""
         sums = self._sums
-        if all(prefix.startswith(prefixes) for prefix in self.prefixes):
+        if self.prefix.startswith(prefixes):
             return sum(one.messages for one in sums), sum(one.size_bytes for one in sums)
-        found = [
-            (messages, size_bytes)
-            for one in sums
-            for topic, (_, messages, size_bytes) in one.topics.items()
-            if topic.startswith(prefixes)
-        ]
-        return sum(count for count, _ in found), sum(size for _, size in found)
+        found = list(self._of(prefixes))
+        return sum(count for _, count, _ in found), sum(size for *_, size in found)
+
+    def _of(self, prefixes: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
+        for one in self._sums:
+            for topic, (_, messages, size_bytes) in one.topics.items():
+                if topic.startswith(prefixes):
+                    yield topic, messages, size_bytes
 
     @property
     def _sums(self) -> tuple[Sum, ...]:

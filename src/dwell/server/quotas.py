@@ -98,13 +98,13 @@ def _messages_of(counts: TopicStats) -> int:
     return counts.delayed + counts.ready + counts.leased + counts.dead
 
 
-def _apart(prefixes: tuple[str, ...]) -> list[str]:
+def _apart(prefixes: tuple[str, ...]) -> tuple[str, ...]:
     """Return prefixes without any that another of them covers."""
     found: list[str] = []
     for prefix in sorted(prefixes):
         if not found or not prefix.startswith(found[-1]):
             found.append(prefix)
-    return found
+    return tuple(found)
 
 
 class Room:
@@ -168,8 +168,8 @@ class Quotas:
         self._accounts: dict[str, Account] = {}
         self._looks: Shared[Seen] = Shared(self._look, _LOOK_S)
         self._last: Seen | None = None
-        self._ledgers: dict[tuple[str, ...], Ledger] = {}
-        # Each ledger with those into whose topics its tokens may put.
+        self._ledgers: dict[str, Ledger] = {}
+        # The ledgers of the prefixes of a token, and others that count in its topics.
         self._meeting: dict[tuple[str, ...], list[Ledger]] = {}
         self.check(tokens.found)
         tokens.on_change.append(self._forget)
@@ -180,15 +180,16 @@ class Quotas:
         self._meeting = {}
 
     def _ledgers_of(self, grant: Grant) -> list[Ledger]:
-        """Return the ledger of a token, and those of others that may put into its topics."""
-        if grant.stored not in self._meeting:
-            found = {other.stored for other in self._tokens.limited.values()}
-            for stored in found | {grant.stored}:
-                self._ledgers.setdefault(stored, Ledger(stored))
-            own = self._ledgers[grant.stored]
-            others = [one for one in self._ledgers.values() if one is not own and one.meets(own)]
-            self._meeting[grant.stored] = [own, *others]
-        return self._meeting[grant.stored]
+        """Return the ledgers of a token's prefixes, and others that count in its topics."""
+        prefixes = _apart(grant.stored or (SCHEDULES,))
+        if prefixes not in self._meeting:
+            for other in self._tokens.limited.values():
+                for prefix in _apart(other.stored or (SCHEDULES,)):
+                    self._ledgers.setdefault(prefix, Ledger(prefix))
+            own = [self._ledgers[prefix] for prefix in prefixes]
+            others = (one for one in self._ledgers.values() if one.meets(prefixes))
+            self._meeting[prefixes] = [*own, *(one for one in others if one not in own)]
+        return self._meeting[prefixes]
 
     def check(self, found: TokenFile) -> None:
         """Refuse quotas that the store cannot count; raises InvalidSettings."""
@@ -284,11 +285,11 @@ class Quotas:
         if topic in seen.topics:
             return
         prefixes = grant.prefixes((Right.PUT, Right.ADMIN))
-        own, *_ = ledgers = self._ledgers_of(grant)
+        ledgers = self._ledgers_of(grant)
         new = {topic}.union(*(one.topics(prefixes, seen.topics) for one in ledgers))
         there = sum(one.startswith(prefixes) for one in seen.topics)
         _refuse_over("topics", name, there + len(new), most)
-        own.brought.add(topic, 0, 0)
+        _ledger_for(topic, ledgers).brought.add(topic, 0, 0)
 
     async def _seen(self) -> Seen:
         """Return the result of the last look; accounts count from it."""
@@ -349,7 +350,7 @@ class Gate:
             there = seen.under(self._put)[1] + self._amount(self._put)[0]
             _refuse_over("pending", name, there + messages, quota.pending)
         self._check_bytes(size_bytes)
-        return Room(ledgers[0], topic, messages, size_bytes)
+        return Room(_ledger_for(topic, ledgers), topic, messages, size_bytes)
 
     def enter_bytes(self, size_bytes: int) -> Room:
         """Admit bytes that belong to no topic; raises StoreFull."""
@@ -366,6 +367,11 @@ class Gate:
         """Return the messages and bytes that no look has found yet."""
         amounts = [one.amount(prefixes) for one in self._ledgers]
         return sum(count for count, _ in amounts), sum(size for _, size in amounts)
+
+
+def _ledger_for(topic: str, ledgers: list[Ledger]) -> Ledger:
+    """Return the ledger in which a token's put counts: the first, where none has the prefix."""
+    return next((one for one in ledgers if topic.startswith(one.prefix)), ledgers[0])
 
 
 def _refuse_over(quota: str, name: str, count: int, most: int | None) -> None:

@@ -44,7 +44,6 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from dwell.batch.calls import place_of, places_of
 from dwell.clock import RealClock
 from dwell.clock.clock import Clock
 from dwell.errors import AccessDenied, Forbidden, InvalidSettings, Unauthorized
@@ -192,7 +191,6 @@ class Tokens:
         #: The content of the file, and the grants with a quota, by the names of tokens.
         self.found = TokenFile()
         self.limited: dict[str, Grant] = {}
-        self._places: dict[str, int] = {}
         self._entries: dict[bytes, tuple[bytes, Entry]] = {}
         #: When it was logged last that a token has ended, by its name.
         self._told_ms: dict[str, int] = {}
@@ -212,11 +210,6 @@ class Tokens:
     def names(self) -> list[str]:
         """The names of the tokens, in the file's order."""
         return [entry.name for entry in self.found.token]
-
-    def place(self, name: str) -> int:
-        """Return the place of a token's requests among call numbers, also of one that has ended."""
-        place = self._places.get(name)
-        return place_of(name) if place is None else place
 
     @property
     def next_end_ms(self) -> int | None:
@@ -242,7 +235,6 @@ class Tokens:
         }
         self._anonymous = found.anonymous
         self.found = found
-        self._places = places_of(("", *self.names), self._places)
         self.limited = {n: grant for n, grant in found.grants.items() if grant.quota != Quota()}
         for changed in self.on_change:
             changed()

@@ -287,6 +287,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         scope=Scope.SCHEDULES,
         also=Right.PUT,
         audited=True,
+        is_long=True,
     ),
     Endpoint(
         "DELETE",
@@ -308,6 +309,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             group="schedules",
             scope=Scope.SCHEDULES,
             audited=True,
+            is_long=True,
         )
         for verb, handler in (
             ("pause", schedules.pause_schedule),

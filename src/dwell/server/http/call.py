@@ -544,7 +544,7 @@ class Call:
                     "may have been done"
                 )
             return None
-        return Calling(self._first_of(number), is_again=is_again)
+        return Calling(first_of_caller(number, self.token), is_again=is_again)
 
     async def undo_takes(self, poll: str) -> None:
         """Release what earlier sends of this take have leased, if it is a repeat.
@@ -557,15 +557,12 @@ class Call:
         number, is_again = parse_call(said)
         if is_again:
             earlier = range(max(number - MOST_REPEATS, 1), number)
-            numbers = [self._first_of(one) for one in earlier]
+            numbers = [first_of_caller(one, self.token) for one in earlier]
             if poll:
                 # The send before may still wait, on a connection whose loss is not known here.
                 self.waits.end((self.token, poll))
             self.waits.undone.add(numbers[-_MOST_LATE:])
             await self.queue.store.undo_takes(np.array(numbers, np.uint64))
-
-    def _first_of(self, number: int) -> int:
-        return first_of_caller(number, self.service.tokens.place(self.token))
 
     def is_undone(self) -> bool:
         """Tell whether a repeat of this take came before it, so that nobody reads its answer."""

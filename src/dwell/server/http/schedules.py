@@ -81,7 +81,6 @@ async def change_schedule(call: Call) -> Answer:
     name, ask = _name(call), request_of(call, ScheduleChange)
     schedules = _checked(call, lambda old, new: [old, new])
     topics = [] if ask.topic is UNSET else [ask.topic]
-    await _reserve(call)
     if (found := await schedules.get(name)) is not None:
         topics.append(found.schedule.topic)
     if topics:
@@ -130,9 +129,8 @@ async def past_runs(call: Call) -> Answer:
     _allow_also(call, [found.schedule.topic])
     name, ask = found.schedule.name, call.query(PastRunsQuery)
     runs, is_whole = await call.queue.schedules.runs(name, ask.count, within=MOST_LOOK_S)
-    return call.answer(
-        PastRunsAnswer(msgspec.convert(runs, list[RunRow], from_attributes=True), is_whole)
-    )
+    rows = msgspec.convert(runs, list[RunRow], from_attributes=True)
+    return call.made_answer(call.answer(PastRunsAnswer(rows, is_whole)))
 
 
 async def list_schedules(call: Call) -> Answer:
@@ -160,13 +158,11 @@ async def remove_schedule(call: Call) -> Answer:
 
 async def pause_schedule(call: Call) -> Answer:
     """Pause a schedule: replaced, kept if it was paused already, or unknown."""
-    await _reserve(call)
     return _said(call, await _checked(call).pause(_name(call)))
 
 
 async def resume_schedule(call: Call) -> Answer:
     """Resume a schedule from now on: replaced, kept or unknown."""
-    await _reserve(call)
     return _said(call, await _checked(call).resume(_name(call)))
 
 
@@ -186,7 +182,7 @@ async def run_schedule(call: Call) -> Answer:
         if room is not None:
             room.done(np.array([put.result], np.uint8))
     call.change = {**call.change, "id": put.id, "result": str(put.result)}
-    return call.answer(PutResult(put.id, str(put.result), put.number))
+    return call.made_answer(call.answer(PutResult(put.id, str(put.result), put.number)))
 
 
 def _name(call: Call) -> str:
@@ -194,15 +190,11 @@ def _name(call: Call) -> str:
     return values.topic(call.path["name"], "name")
 
 
-async def _reserve(call: Call) -> None:
-    """Reserve memory for a schedule: it is held while its moments wait to be computed."""
-    await call.reserve_answer(answer_bytes(1))
-
-
 async def _existing(call: Call) -> Planned:
     """Return the schedule that the path names, as stored; raises Refusal."""
     name = _name(call)
-    await _reserve(call)
+    # It is held while its moments wait to be computed.
+    await call.reserve_answer(answer_bytes(1))
     found = await call.queue.schedules.get(name)
     if found is None:
         raise Refusal(404, f"name: there is no schedule {name!r}")

@@ -51,11 +51,27 @@ class Ticks:
         return ticked
 
     async def ready_of(self, topics: Sequence[str]) -> set[str]:
-        """Return which topics have messages that could be taken, by a tick of every shard."""
+        """Return which topics have messages that could be taken, by a tick of every shard.
+
+        A shard that cannot answer, or not soon, is left out; raises its error if all are.
+        """
         found = set[str]()
-        for shard in range(self._shards.count):
+
+        async def look(shard: int) -> None:
             for some in slices(topics, self._shards.limits.topics):
-                found |= await self._tick_some(shard, some)
+                found.update(await self._tick_some(shard, some))
+
+        looks = {shard: asyncio.ensure_future(look(shard)) for shard in range(self._shards.count)}
+        try:
+            patience_s = _PATIENCE * self._shards.engine.timeout_s
+            await asyncio.wait(looks.values(), timeout=patience_s if len(looks) > 1 else None)
+            if not _good(looks):
+                await asyncio.wait(looks.values())
+        finally:
+            for one in looks.values():
+                one.cancel()
+        if not _good(looks):
+            looks[0].result()
         return found
 
     async def close(self) -> None:
