@@ -500,6 +500,38 @@ def test_commands_let_others_have_their_turn(served):
     assert 0 < most <= 32
 
 
+def test_the_tubes_of_many_connections_that_go_are_dropped_in_turns(served, monkeypatch):
+    chosen, most, dropped = served.port.desk.hall.chosen, 0, 0
+    drop = type(chosen).drop
+
+    def count(self, tube):
+        nonlocal dropped
+        dropped += 1
+        drop(self, tube)
+
+    async def watch():
+        nonlocal most, dropped
+        while True:
+            most, dropped = max(most, dropped), 0
+            await asyncio.sleep(0)
+
+    async def end(lines):
+        for line in lines:
+            line.close()
+
+    monkeypatch.setattr(type(chosen), "drop", count)
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(Line(served.number)) for _ in range(20)]
+        for line in lines:
+            line.ask(b"".join(b"watch t%d\r\n" % n for n in range(999)), 999)
+        watching = asyncio.run_coroutine_threadsafe(watch(), served.loop)
+        # All of them in one turn.
+        asyncio.run_coroutine_threadsafe(end(lines), served.loop).result()
+        until(lambda: list(chosen) == ["default"] and not dropped)
+        watching.cancel()
+    assert 900 < most <= 2 * 2_000 + 20
+
+
 def test_refused_commands_of_many_connections_share_a_turn(tmp_path):
     (path := tmp_path / "tokens").write_text('[anonymous]\nput = ["own"]\n')
     most = 0

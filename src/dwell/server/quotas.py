@@ -183,8 +183,9 @@ class Quotas:
         """Return the ledgers of a token's prefixes, and others that count in its topics."""
         prefixes = _apart(grant.stored or (SCHEDULES,))
         if prefixes not in self._meeting:
-            for other in self._tokens.limited.values():
-                for prefix in _apart(other.stored or (SCHEDULES,)):
+            # Its own grant may have ended with a reload.
+            for one in (grant, *self._tokens.limited.values()):
+                for prefix in _apart(one.stored or (SCHEDULES,)):
                     self._ledgers.setdefault(prefix, Ledger(prefix))
             own = [self._ledgers[prefix] for prefix in prefixes]
             others = (one for one in self._ledgers.values() if one.meets(prefixes))

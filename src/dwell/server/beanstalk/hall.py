@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -30,6 +30,8 @@ Work: TypeAlias = Callable[[Any, Sequence[Part]], Awaitable[None]]
 
 #: How many topics are counted; of those beyond, nothing is kept.
 _MOST_TOPICS = 100_000
+#: How many tubes of sessions that are gone are dropped in a turn of the event loop.
+_DROPPED_AT_ONCE = 2_000
 
 
 class Total:
@@ -73,6 +75,9 @@ class Hall:
         self._steps = Steps()
         self._rounds: list[Rounds[Any, Part]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        # Tubes that sessions watched which are gone; whether some were dropped in this turn.
+        self._is_dropping = False
+        self._leaving: deque[str] = deque()
 
     @property
     def now_ms(self) -> int:
@@ -140,8 +145,21 @@ class Hall:
         """Drop the choices and jobs of a session that is gone."""
         self.sessions.discard(session)
         self.chosen.drop(session.tube)
-        for tube in session.watched:
-            self.has_ignored(tube)
+        self._leaving.extend(session.watched)
+        if not self._is_dropping:
+            self._drop_some()
+
+    def _drop_some(self) -> None:
+        """Drop some tubes of sessions that are gone; thousands may go in one turn of the loop."""
+        for _ in range(min(len(self._leaving), _DROPPED_AT_ONCE)):
+            self.has_ignored(self._leaving.popleft())
+        self._is_dropping = True
+        asyncio.get_running_loop().call_soon(self._drop_more)
+
+    def _drop_more(self) -> None:
+        self._is_dropping = False
+        if self._leaving:
+            self._drop_some()
 
 
 async def _do(work: Work, key: Any, parts: Sequence[Part]) -> None:
