@@ -4,7 +4,6 @@ import asyncio
 import codecs
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -119,17 +118,18 @@ async def _one_by_one(pieces: Iterator[_Piece], form: Media) -> list[NewMessage]
         if left_bytes < 0:
             await asyncio.sleep(0)
             left_bytes = TURN_BYTES
-        where = partial(_where, form, number)
         if len(piece) > MAX_MESSAGE_BYTES:
             allowed = f"at most {MAX_MESSAGE_BYTES} of one message"
-            raise BatchTooLarge(f"{where()}: got {len(piece)} bytes or more, expected {allowed}")
-        if form is Media.NDJSON and not piece.strip():  # type: ignore[union-attr]
+            told = f"{_where(form, number)}: got {len(piece)} bytes or more, expected {allowed}"
+            raise BatchTooLarge(told)
+        if form is Media.NDJSON and piece.isspace():  # type: ignore[union-attr]
             continue
         columns.check_count(len(rows) + 1, "messages")
         try:
             rows.append(_row(piece, form))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidInput(f"{where()}: {explained(error, NewMessage)}") from None
+            told = f"{_where(form, number)}: {explained(error, NewMessage)}"
+            raise InvalidInput(told) from None
         if len(piece) > TURN_BYTES:
             await asyncio.sleep(0)
     return rows
