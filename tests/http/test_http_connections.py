@@ -20,6 +20,7 @@ from tests.alive import newcomers
 from tests.http.served import served
 from tests.http.wire import Wire, ask, request
 from tests.server.certificates import make_certificate
+from tests.turns import MostInATurn
 from tests.waiting import until_async
 
 PUT = (
@@ -220,49 +221,36 @@ async def test_an_answer_over_tls_is_read_to_its_end_by_a_slow_reader(tmp_path, 
 
 
 async def test_small_chunks_of_many_connections_share_a_turn(monkeypatch):
-    count = most = 0
-    body = Protocol.on_body
+    count, body = 0, Protocol.on_body
 
     def on_body(self, part):
         nonlocal count
         count += 1
         body(self, part)
 
-    async def watch():
-        nonlocal count, most
-        while True:
-            most, count = max(most, count), 0
-            await asyncio.sleep(0)
-
     monkeypatch.setattr(Protocol, "on_body", on_body)
     data = CHUNKED + chunks(b'{"body":"%b"}' % (b"x" * 8_000), 1)
     async with opened() as server:
         wires = [await Wire.open(server) for _ in range(8)]
-        watching = asyncio.create_task(watch())
+        turns = MostInATurn(lambda: count)
+        watching = asyncio.create_task(turns.watch())
         await asyncio.gather(*(wire.send(data) for wire in wires))
         for wire in wires:
             assert (await wire.answer()).status == 200
             wire.close()
         watching.cancel()
     # A part of one whose turn it is, and of another one that was read.
-    assert 0 < most <= 4_000
+    assert 0 < turns.most <= 4_000
 
 
 @pytest.mark.parametrize("way", ["refused", "empty lines", "chunks"])
 async def test_what_is_refused_lets_others_have_their_turn(way, monkeypatch):
-    count, most = 0, 0
-    fed = Protocol._parse
+    count, fed = 0, Protocol._parse
 
     def parse(self):
         nonlocal count
         count += 1
         return fed(self)
-
-    async def watch():
-        nonlocal count, most
-        while True:
-            most, count = max(most, count), 0
-            await asyncio.sleep(0)
 
     monkeypatch.setattr(Protocol, "_parse", parse)
     data = {
@@ -271,7 +259,8 @@ async def test_what_is_refused_lets_others_have_their_turn(way, monkeypatch):
         "chunks": CHUNKED + chunks(b'{"body":"x"' + b"\r\n\r\n" * 5_000 + b"}", 20_000),
     }[way]
     async with opened() as server:
-        watching = asyncio.create_task(watch())
+        turns = MostInATurn(lambda: count)
+        watching = asyncio.create_task(turns.watch())
         wire = await Wire.open(server)
         await wire.send(data + request("GET", "/healthz"))
         answer = await wire.answer()
@@ -279,7 +268,7 @@ async def test_what_is_refused_lets_others_have_their_turn(way, monkeypatch):
             answer = await wire.answer()
         assert answer.status == 200
         watching.cancel()
-        assert 0 < most <= {"refused": 4, "empty lines": 4, "chunks": 70}[way]
+        assert 0 < turns.most <= {"refused": 4, "empty lines": 4, "chunks": 70}[way]
         wire.close()
 
 
