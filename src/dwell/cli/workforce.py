@@ -103,7 +103,7 @@ class _Force:
         self._commands = commands
         self._running: list[subprocess.Popen[bytes] | None] = [None] * len(commands)
         self._failures = [0] * len(commands)
-        #: When those that have ended are started again.
+        #: When an ended process is started again.
         self._again_s: dict[int, float] = {}
         self._are_told = False
         self.stopping = _Stopping()
@@ -141,7 +141,7 @@ class _Force:
             raise SystemExit(1)
 
     def look(self, *, is_burst: bool = False) -> None:
-        """Start again those that ended a while ago, and note those that have ended since."""
+        """Start processes again a while after their end, and note new ends."""
         now_s = time.monotonic()
         for at, when_s in list(self._again_s.items()):
             if when_s <= now_s or self.stopping.is_set():

@@ -107,6 +107,11 @@ def _apart(prefixes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _prefixes_of(grant: Grant) -> tuple[str, ...]:
+    """Return the prefixes whose ledgers a token counts in, one at least."""
+    return _apart(grant.stored or (SCHEDULES,))
+
+
 class Room:
     """The amount that one put may add: it counts as under way until the put is over.
 
@@ -181,11 +186,11 @@ class Quotas:
 
     def _ledgers_of(self, grant: Grant) -> list[Ledger]:
         """Return the ledgers of a token's prefixes, and others that count in its topics."""
-        prefixes = _apart(grant.stored or (SCHEDULES,))
+        prefixes = _prefixes_of(grant)
         if prefixes not in self._meeting:
             # Its own grant may have ended with a reload.
             for one in (grant, *self._tokens.limited.values()):
-                for prefix in _apart(one.stored or (SCHEDULES,)):
+                for prefix in _prefixes_of(one):
                     self._ledgers.setdefault(prefix, Ledger(prefix))
             own = [self._ledgers[prefix] for prefix in prefixes]
             others = (one for one in self._ledgers.values() if one.meets(prefixes))

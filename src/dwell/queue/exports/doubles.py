@@ -1,8 +1,8 @@
 """Ids that several messages of an export have, each with another key.
 
-Only a Redis with several shards has such messages; another store takes the later ones for the
-first. An export may have any number of messages, so their hashes go to files that are sorted one
-after the other, and 16 bytes are left of each such id.
+Only a Redis with several shards has such messages; another store takes a later message for the
+first. An export may have any number of messages, so their hashes go to files that are sorted in
+turn, and 16 bytes are kept for each such id.
 """
 
 import tempfile
@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from dwell.message import I64
 
-#: How many messages are sorted at a time, unless there are too many for so many files.
+#: How many messages are sorted at a time, and the limit of files; beyond it each file has more.
 _PART_ROWS, _MOST_PARTS = 1_000_000, 64
 
 
 class Doubles(NamedTuple):
-    """The hashes of topic and id, sorted, and that of the key which comes first with each."""
+    """The hashes of topic and id, sorted, and the hash of the first key of each."""
 
     names: I64
     keys: I64
@@ -35,8 +35,11 @@ class Doubles(NamedTuple):
         return is_later
 
 
+NO_DOUBLES = Doubles(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 def doubles_in(groups: Iterable[pa.Table], count: int) -> Doubles:
-    """Return the ids that come with several keys in the rows of an export, of which it counts."""
+    """Return the ids that come with several keys in the ``count`` rows of an export."""
     parts = min(count // _PART_ROWS + 1, _MOST_PARTS)
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(parts)]
@@ -45,7 +48,7 @@ def doubles_in(groups: Iterable[pa.Table], count: int) -> Doubles:
             part_of = pairs[:, 0] % parts
             for part, file in enumerate(files):
                 file.write(pairs[part_of == part].tobytes())
-        found = [np.empty((0, 2), np.int64)]
+        found = []
         for file in files:
             file.seek(0)
             found.append(_doubles(np.frombuffer(file.read(), np.int64).reshape(-1, 2)))

@@ -34,7 +34,7 @@ from dwell.message import (
     State,
     TopicSettings,
 )
-from dwell.queue.exports.doubles import doubles_in
+from dwell.queue.exports.doubles import NO_DOUBLES
 from dwell.queue.exports.manifest import known_settings
 from dwell.queue.exports.reading import by_topic, checked, groups_of, moved_ids
 from dwell.queue.exports.report import Imported, Tally
@@ -92,7 +92,7 @@ class Importer:
         self._report = Imported()
         self._mark, self._is_own, self._may_ask = "", False, True
         self._rivals: frozenset[tuple[str, str]] = frozenset()
-        self._doubles = doubles_in((), 0)
+        self._doubles = NO_DOUBLES
 
     async def run(self, *, settings: bool) -> Imported:
         """Put all messages; return what became of them."""

@@ -14,7 +14,7 @@ from dwell.batch.blobs import moved_mark
 from dwell.errors import InvalidInput
 from dwell.given.values import shown
 from dwell.message import I64, QUEUE_ID_MARK
-from dwell.queue.exports.doubles import Doubles, doubles_in
+from dwell.queue.exports.doubles import NO_DOUBLES, Doubles, doubles_in
 from dwell.queue.exports.manifest import Manifest, check_files, read
 from dwell.queue.exports.writing import MOST_GROUP_BYTES, MOST_GROUP_ROWS, REPEATED, SCHEMA
 
@@ -50,7 +50,9 @@ def checked(folder: Path) -> Checked:
                 has_keys = has_keys or _has_keys(group)
     rivals = _check_rows(folder, manifest)
     # Without keys no store has two messages of one id.
-    names = _names(folder, manifest, "key") if has_keys else iter(())
+    if not has_keys:
+        return Checked(manifest, rivals, NO_DOUBLES)
+    names = _names(folder, manifest, "key")
     return Checked(manifest, rivals, doubles_in(names, manifest.rows))
 
 

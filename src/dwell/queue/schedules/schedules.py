@@ -251,7 +251,7 @@ class Schedules:
         known = list(zip(schedule.ran_ms, there, strict=True))
         coming = [ran for ran, message in known if message is None and ran >= put_ms]
         running = [ran for ran, message in known if message and message.state is not State.DEAD]
-        # Where there is no room for all, those of which nothing is seen go first.
+        # Without room for all, moments without a message are dropped first.
         more = max(len(running) + len(coming) + 1 - _MOST_RUNS, 0)
         done = {*schedule.ran_ms} - {*running} - {*coming[more:]}
 

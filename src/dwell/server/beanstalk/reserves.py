@@ -33,7 +33,7 @@ class Reserves:
         self._queue = hall.service.queue
         self._portions = Portions()
         self._rounds = hall.rounds(self._take)
-        # No other command waits for those that look at many topics.
+        # Reserves from many topics hold up no other command.
         self._looks = hall.rounds(self._take, Steps())
         self._waiting = Waiting(hall, self._served, self._give_back)
         hall.service.tokens.on_change.append(self.check_all)

@@ -91,8 +91,8 @@ class HoldersAnswer(msgspec.Struct):
     waiting_others: int = 0
 
 
-#: How many takers wait on some topics, and on all others together.
-Waited: TypeAlias = tuple[dict[str, int], int]
+#: How many takers wait on which topics, and on all others together.
+Waiting: TypeAlias = tuple[dict[str, int], int]
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ class Board:
         self._lately: Shared[dict[str, Lately]] = Shared(partial(lately, queue), _RECENT_S)
         self._oldest: Shared[dict[str, int]] = Shared(queue.oldest_ready, _PASS_S)
         self._holders: SharedBy[tuple[str, ...], list[Holder]] = SharedBy(self._held, _PASS_S)
-        self._waiting: SharedBy[tuple[str, ...], Waited] = SharedBy(self._parked, _WAITING_S)
+        self._waiting: SharedBy[tuple[str, ...], Waiting] = SharedBy(self._parked, _WAITING_S)
         self._settings: SharedBy[str, TopicSettings] = SharedBy(
             queue.settings, _SETTINGS_S, most_kept=_MOST_SETTINGS
         )
@@ -128,7 +128,7 @@ class Board:
         self._rows: Shared[list[TopicRow]] = Shared(self._made, _COUNTS_S, _ROWS_PART)
         self._shown: SharedBy[Look, Overview] = SharedBy(self._part, _SHOWN_S, _SHOWN_PART)
         self._told: dict[Look, tuple[Overview, msgspec.Raw]] = {}
-        self._held_told: dict[tuple[str, ...], tuple[list[Holder], Waited, msgspec.Raw]] = {}
+        self._held_told: dict[tuple[str, ...], tuple[list[Holder], Waiting, msgspec.Raw]] = {}
         #: How many streams show it.
         self.watchers = 0
 
@@ -168,11 +168,11 @@ class Board:
             told = self._held_told[prefixes] = held, waiting, data
         return told[2]
 
-    async def waiting(self, prefixes: tuple[str, ...], whose: str = "") -> Waited:
+    async def waiting(self, prefixes: tuple[str, ...], whose: str = "") -> Waiting:
         """Return how many takers wait on which topics, those with most, and on all others."""
         return await self._waiting.get(prefixes, whose)
 
-    def _parked(self, prefixes: tuple[str, ...]) -> Coroutine[Any, Any, Waited]:
+    def _parked(self, prefixes: tuple[str, ...]) -> Coroutine[Any, Any, Waiting]:
         return largest(self._queue.waiting, MOST_WAITING, prefixes)
 
     def _held(self, prefixes: tuple[str, ...]) -> Any:

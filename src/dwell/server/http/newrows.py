@@ -63,7 +63,7 @@ _counted: list[None] = []
 
 _decoder, _packed_decoder = msgspec.json.Decoder(_New), msgspec.msgpack.Decoder(_Packed)
 _skipper, _packed_skipper = msgspec.json.Decoder(msgspec.Raw), msgspec.msgpack.Decoder(msgspec.Raw)
-#: What a decoder says of a value that others follow, before it names the byte.
+#: The words of a decoder for a value that others follow; then it names the byte.
 _FOLLOWED = "trailing characters (byte "
 _BLANK = re.compile(rb"[ \t\r\n]*")
 
@@ -150,7 +150,7 @@ def _where(form: Media, number: int) -> str:
 
 
 def _lines(data: Data) -> Iterator[bytes]:
-    """Yield the lines of a body, of one that is too long its beginning; raises BatchTooLarge."""
+    """Yield the lines of a body, too long lines only as far as the limit; raises BatchTooLarge."""
     begin = count = 0
     while begin < len(data):
         count += 1
@@ -217,7 +217,7 @@ def _end_of(view: memoryview, at: int, number: int, form: Media) -> int:
     window = view[at : at + MAX_MESSAGE_BYTES + 1]
     skipper: Any = _packed_skipper if form is Media.MSGPACK else _skipper
     try:
-        # What follows in the window is blank.
+        # The rest of the window is blank.
         return at + len(memoryview(skipper.decode(window)))
     except (msgspec.MsgspecError, RecursionError) as error:
         told = str(error)

@@ -26,7 +26,7 @@ class Ticks:
         self._shards = shards
         self._unsettled = unsettled
         self._wake = wake
-        self._late: dict[int, asyncio.Task[None]] = {}
+        self._late: dict[int, asyncio.Task[set[str]]] = {}
 
     async def tick(self, topics: Sequence[str]) -> list[int]:
         """Return the shards that have ticked; raises the first error if none could.
@@ -38,41 +38,33 @@ class Ticks:
             if shard not in ticks:
                 ticks[shard] = loop.create_task(self._tick(shard, topics))
         try:
-            patience_s = _PATIENCE * self._shards.engine.timeout_s
-            await asyncio.wait(ticks.values(), timeout=patience_s if len(ticks) > 1 else None)
-            ticked = _good(ticks)
-            if not ticked:
-                await asyncio.wait(ticks.values())
-                ticked = _good(ticks)
+            return await self._first(ticks)
         finally:
             self._leave(ticks)
-        if not ticked:
-            next(iter(ticks.values())).result()
-        return ticked
 
     async def ready_of(self, topics: Sequence[str]) -> set[str]:
         """Return which topics have messages that could be taken, by a tick of every shard.
 
-        A shard that cannot answer, or not soon, is left out; raises its error if all are.
+        A shard that cannot answer, or not soon, is left out; raises the first error if none can.
         """
-        found = set[str]()
-
-        async def look(shard: int) -> None:
-            for some in slices(topics, self._shards.limits.topics):
-                found.update(await self._tick_some(shard, some))
-
-        looks = {shard: asyncio.ensure_future(look(shard)) for shard in range(self._shards.count)}
+        loop, count = asyncio.get_running_loop(), self._shards.count
+        ticks = {shard: loop.create_task(self._tick(shard, topics)) for shard in range(count)}
         try:
-            patience_s = _PATIENCE * self._shards.engine.timeout_s
-            await asyncio.wait(looks.values(), timeout=patience_s if len(looks) > 1 else None)
-            if not _good(looks):
-                await asyncio.wait(looks.values())
+            good = await self._first(ticks)
         finally:
-            for one in looks.values():
-                one.cancel()
-        if not _good(looks):
-            looks[0].result()
-        return found
+            for tick in ticks.values():
+                tick.cancel()
+        return set[str]().union(*(ticks[shard].result() for shard in good))
+
+    async def _first(self, ticks: dict[int, asyncio.Task[set[str]]]) -> list[int]:
+        """Return the shards that have ticked soon; raises the first error if none could."""
+        patience_s = _PATIENCE * self._shards.engine.timeout_s
+        await asyncio.wait(ticks.values(), timeout=patience_s if len(ticks) > 1 else None)
+        if not _good(ticks):
+            await asyncio.wait(ticks.values())
+        if not (ticked := _good(ticks)):
+            next(iter(ticks.values())).result()
+        return ticked
 
     async def close(self) -> None:
         """Cancel ticks that nothing waits for."""
@@ -82,26 +74,26 @@ class Ticks:
         if ticks:
             await asyncio.wait(ticks)
 
-    def _leave(self, ticks: dict[int, asyncio.Task[None]]) -> None:
+    def _leave(self, ticks: dict[int, asyncio.Task[set[str]]]) -> None:
         """Leave unfinished ticks running; their errors may never be read."""
         for shard, tick in ticks.items():
             if not tick.done() and shard not in self._late:
                 self._late[shard] = tick
                 tick.add_done_callback(partial(self._end, shard))
 
-    def _end(self, shard: int, tick: asyncio.Task[None]) -> None:
+    def _end(self, shard: int, tick: asyncio.Task[set[str]]) -> None:
         del self._late[shard]
         if not tick.cancelled():
             tick.exception()
 
-    async def _tick(self, shard: int, topics: Sequence[str]) -> None:
+    async def _tick(self, shard: int, topics: Sequence[str]) -> set[str]:
+        found = set[str]()
         for some in slices(topics, self._shards.limits.topics):
-            await self._tick_some(shard, some)
-        if not topics:
-            await self._tick_some(shard, ())
+            found |= await self._tick_some(shard, some)
+        return found if topics else await self._tick_some(shard, ())
 
     async def _tick_some(self, shard: int, topics: Sequence[str]) -> set[str]:
-        """Tick until nothing is due any more; return the topics that have something ready."""
+        """Tick until nothing is due; return the topics that have something ready."""
         while True:
             answer = await self._shards.run(shard, "tick", *topics)
             is_settled, ready, is_unsettled = answer.values
@@ -115,7 +107,7 @@ class Ticks:
                 return {topic.decode() for topic in ready[::2]}
 
 
-def _good(ticks: dict[int, asyncio.Task[None]]) -> list[int]:
+def _good(ticks: dict[int, asyncio.Task[set[str]]]) -> list[int]:
     """Return the shards whose ticks are done, without an error."""
     return [
         shard
